@@ -1,6 +1,6 @@
 //! Tests of faults of the processes of a guest's port: the end of the one that talks to the front end, or an endless
-//! loop in it, and the end of a guest with much memory. Frames pass again, and no other instance is affected. Also a
-//! front end that takes the place of another one.
+//! loop in it, errors of the system calls of both, and the end of a guest with much memory. Frames pass again, and no
+//! other instance is affected. Also a front end that takes the place of another one.
 
 #[path = "common/guests.rs"]
 mod common;
@@ -18,6 +18,7 @@ use common::{NAME, PATIENCE, announcement, send_plain};
 use segue_testkit::vhost::{Frontend, TO_GUEST, feature, message, region};
 use segue_tests::capture::Directory;
 use segue_tests::faults::{Fault, Service, helpers, tail};
+use segue_tests::inject::Workload;
 use segue_tests::sys::Held;
 use segue_tests::test_name;
 
@@ -25,6 +26,28 @@ use segue_tests::test_name;
 const BACK: Duration = Duration::from_secs(15);
 /// Longest wait for a frame; another one follows.
 const AGAIN: Duration = Duration::from_millis(500);
+
+/// System calls of the process that moves packets in groups: signals of guests and to them; the messages of their front
+/// ends; the wait for both.
+const OF_WORKER: [&str; 3] = ["read,write", "recvmsg,sendmsg", "ppoll"];
+/// System calls of the process that talks to a front end.
+const OF_KEEPER: [&str; 3] = ["recvmsg,sendmsg", "accept4,socketpair", "ppoll"];
+/// Transient errors, as in errors.rs.
+const ERRORS: [&str; 8] = [
+    "error=EAGAIN",
+    "error=ENOBUFS",
+    "error=EINTR:when=1+2",
+    "error=ENOMEM",
+    "error=EPERM",
+    "error=EMSGSIZE",
+    "error=EIO",
+    "error=ENETDOWN",
+];
+/// Number of exchanges of frames while a call fails, and longest wait for each.
+const EXCHANGES: (u32, Duration) = (8, Duration::from_millis(100));
+/// Smallest numbers of system calls of the two processes that count as those without faults: a few for each frame and
+/// for each message of a front end.
+const LEAST: [u64; 2] = [500, 200];
 
 /// Two guests at the ports of a gateway, whose front ends connect again where a connection was closed.
 struct Guests {
@@ -136,6 +159,54 @@ fn a_front_end_that_connects_while_the_end_of_another_one_is_unread_is_not_refus
         let is_refused = fronts.iter_mut().any(Frontend::is_closed);
         assert!(!is_refused && begin.elapsed() < PATIENCE, "refused: {is_refused}; {}", tail(&service.near));
     }
+}
+
+#[test]
+fn errors_of_a_guests_port_end_no_process_and_cost_no_more_than_three_times_the_normal() {
+    let directory = Directory::new();
+    let Some((service, guests)) = Guests::start(test_name!(), &directory) else { return };
+    if segue_lab::which("strace").is_none() {
+        return segue_tests::skip(test_name!(), "not installed: strace");
+    }
+    assert!(guests.passes(PATIENCE), "{}", tail(&service.near));
+    let worker = service.patient_pid(NAME).unwrap();
+    let keepers = helpers(worker);
+    let work = || {
+        // Both front ends connect again, so that messages come.
+        guests.connected.replace(None);
+        (0..EXCHANGES.0).for_each(|_| _ = guests.passes(EXCHANGES.1));
+        let _ = service.request_of(NAME, r#"{"get":"stat"}"#);
+    };
+    let mut failed = Vec::new();
+    let processes = [("worker of guests", worker, OF_WORKER), ("keeper", keepers[0], OF_KEEPER)];
+    for ((who, pid, groups), least) in processes.into_iter().zip(LEAST) {
+        let workload = Workload { who, pid, least, work: &work };
+        let normal = workload.normal();
+        for (at, calls) in groups.into_iter().enumerate() {
+            let mut met = 0;
+            for (number, error) in ERRORS.into_iter().enumerate() {
+                // Two or three of eight in each group, other ones in the next.
+                if !segue_testkit::is_set("SEGUE_FULL") && number % 3 != at {
+                    continue;
+                }
+                // A write to an event counter with room ends before any signal arrives: EINTR is the
+                // guest's doing (`stop_call_blocked`).
+                let failing = if error.contains("EINTR") { calls.trim_end_matches(",write") } else { calls };
+                let found = workload.fails(&normal, failing, error);
+                met += found.met;
+                let passes = guests.passes(PATIENCE);
+                let is_same = service.patient_pid(NAME) == Some(worker) && helpers(worker) == keepers;
+                if found.is_costly || !passes || !is_same {
+                    let words = tail(&service.near);
+                    failed
+                        .push(format!("{}; the same processes: {is_same}; frames pass: {passes}; {words}", found.text));
+                }
+                assert!(is_same, "{}", failed.join("\n"));
+            }
+            assert!(met > 0, "{who} {calls}: no error was met");
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
 /// Returns the processor time that a process has spent in the kernel, in steps of 10 ms (proc_pid_stat(5)).
