@@ -487,6 +487,40 @@ fn long(count: usize) -> Vec<Vec<u8>> {
 }
 
 #[test]
+fn packets_queued_for_a_port_do_not_wait_for_another_one_that_is_blocked() {
+    in_both_forms(|| {
+        for blocked in ["inside", "outside"] {
+            let mut here = bench(1024);
+            let knobs = Knobs::of(|dial| here.tunnel.tune(dial));
+            knobs.set("net.fq.dev.udp.enable_fq", 1).unwrap();
+            knobs.follow(&mut 0, |dial| here.tunnel.tune(dial));
+            // More than one round serves, and one packet against it.
+            let (many, one) = (long(8), segments(1));
+            let (full, open, expected) = match blocked {
+                "inside" => {
+                    here.inside.borrow_mut().waiting.extend(many.iter().cloned());
+                    here.outside.borrow_mut().waiting.extend(datagrams(&one));
+                    (&here.inside, &here.outside, many.chunks(1).flat_map(datagrams).count())
+                }
+                _ => {
+                    here.outside.borrow_mut().waiting.extend(many.chunks(1).flat_map(datagrams));
+                    here.inside.borrow_mut().waiting.extend(one);
+                    (&here.outside, &here.inside, many.len())
+                }
+            };
+            full.borrow_mut().room = Some(0);
+            let mut rounds = 1;
+            while here.tunnel.round(Nanos(rounds)).unwrap() == Round::More {
+                rounds += 1;
+                assert!(rounds < 100, "{blocked}: rounds without end");
+            }
+            assert_eq!((open.borrow().sent.len(), full.borrow().sent.len()), (expected, 0), "{blocked} is blocked");
+            assert!(rounds > 1, "{blocked}: everything in one round");
+        }
+    });
+}
+
+#[test]
 fn a_packet_of_another_flow_passes_trains_that_wait_and_they_keep_their_order() {
     in_both_forms(|| {
         let mut here = bench(64);

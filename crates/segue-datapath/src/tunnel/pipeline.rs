@@ -310,6 +310,12 @@ impl Tunnel {
             || self.common.queues.has(Direction::Inward)
     }
 
+    /// Returns whether packets are queued for a port that accepts them.
+    fn can_serve(&self) -> bool {
+        let Common { queues, outside, .. } = &self.common;
+        queues.has(Direction::Outward) && !outside.blocked || queues.has(Direction::Inward) && self.blocked.is_empty()
+    }
+
     /// Retries transmission on the blocked inside ports.
     fn unblock(&mut self) -> io::Result<()> {
         let Tunnel { common, members, blocked, .. } = self;
@@ -398,9 +404,9 @@ impl Pipeline for Tunnel {
         })?;
         self.round_robin = round_robin;
         // A blocked port has to be waited for even if another one has more; that one is read at the next wake-up, which
-        // is immediate.
+        // is immediate. For what is queued here there is none.
         let blocked = !self.blocked.is_empty() || self.common.outside.blocked;
-        Ok(if more && !blocked { Round::More } else { Round::Idle })
+        Ok(if more && !blocked || self.can_serve() { Round::More } else { Round::Idle })
     }
 
     fn each_interest(&self, wait: &mut dyn FnMut(Interest<'_>)) {
