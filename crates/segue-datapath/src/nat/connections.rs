@@ -57,7 +57,7 @@ impl Segment {
 #[derive(Clone, Debug, Default)]
 pub struct Connections {
     tracked: [Option<Connection>; MOST],
-    /// Whether further connections, which are not tracked, may be alive. Then only time ends the mapping.
+    /// Whether an open connection is not tracked any more, and may be alive. Then only time ends the mapping.
     has_others: bool,
 }
 
@@ -105,20 +105,30 @@ impl Connections {
         }
     }
 
-    /// Adds a connection in a free slot, or replaces a closed one, or else the oldest.
+    /// Adds a connection in a free slot, or replaces a closed one, or else the oldest one that is being opened, or else
+    /// the oldest.
     fn add(&mut self, seen: ObservedPacket) {
-        let is_closed =
-            |one: &Option<Connection>| one.is_none_or(|one| matches!(one.stage, Stage::Closed(_) | Stage::Reset(_)));
-        let free = self.tracked.iter().position(Option::is_none).or_else(|| self.tracked.iter().position(is_closed));
-        let at = free.unwrap_or_else(|| {
-            self.has_others = true;
-            // The oldest is given up.
-            self.tracked.rotate_left(1);
-            MOST - 1
-        });
+        let free = self.tracked.iter().position(Option::is_none);
+        let closed = || self.first(|stage| matches!(stage, Stage::Closed(_) | Stage::Reset(_)));
+        let at = match free.or_else(closed) {
+            Some(at) => at,
+            None => {
+                // One that is answered later is added again with the next segment from inside. If it kept the mapping
+                // alive as an open one does, a host could keep mappings with segments that no host answers.
+                let opening = self.first(|stage| matches!(stage, Stage::Opening(_)));
+                self.has_others |= opening.is_none();
+                self.tracked[opening.unwrap_or(0)..].rotate_left(1);
+                MOST - 1
+            }
+        };
         let Segment { ack, .. } = seen.segment;
         let next = [Some(seen.segment.end()), seen.segment.has(ACK).then_some(ack)];
         self.tracked[at] = Some(Connection { remote: seen.remote, stage: Stage::Opening([true, false]), next });
+    }
+
+    /// Returns the place of the first connection in such a stage.
+    fn first(&self, is_such: fn(Stage) -> bool) -> Option<usize> {
+        self.tracked.iter().position(|one| one.is_some_and(|one| is_such(one.stage)))
     }
 }
 
@@ -272,9 +282,10 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_takes_a_free_place_then_that_of_a_closed_one_and_then_that_of_the_oldest() {
+    fn a_connection_takes_a_free_place_then_that_of_a_closed_one_of_one_being_opened_and_of_the_oldest() {
         let from =
             |port: u16, flags: u8, seq: u32| ObservedPacket { remote: (7, port), ..packet(OUTBOUND, flags, seq, 0, 0) };
+        let answer = |port: u16| ObservedPacket { is_outbound: false, ..from(port, ACK, 0) };
         let ports = |connections: &Connections| -> Vec<u16> {
             connections.tracked.iter().flatten().map(|one| one.remote.1).collect()
         };
@@ -286,13 +297,39 @@ mod tests {
         for port in 1..=4 {
             connections.see(from(port, SYN, 100));
         }
-        assert_eq!((ports(&connections), connections.has_others), (vec![1, 2, 3, 4], false));
+        assert_eq!(ports(&connections), [1, 2, 3, 4]);
         connections.see(from(2, RST, 101));
         connections.see(from(5, SYN, 100));
-        assert_eq!((ports(&connections), connections.has_others), (vec![1, 5, 3, 4], false));
+        assert_eq!(ports(&connections), [1, 5, 3, 4]);
+        connections.see(answer(1));
         connections.see(from(6, SYN, 100));
-        assert_eq!((ports(&connections), connections.has_others), (vec![5, 3, 4, 6], true));
+        assert_eq!((ports(&connections), connections.has_others), (vec![1, 3, 4, 6], false));
+        for port in [3, 4, 6] {
+            connections.see(answer(port));
+        }
+        connections.see(from(7, SYN, 100));
+        assert_eq!((ports(&connections), connections.has_others), (vec![3, 4, 6, 7], true));
+        for port in [3, 4, 6] {
+            connections.see(from(port, RST, 101));
+        }
         assert_eq!(connections.state(), TcpState::Open, "the one that was given up may be open");
+    }
+
+    /// Tests that no number of connections that nothing answers makes a mapping one of an open connection, which is
+    /// kept for hours.
+    #[test]
+    fn connections_that_no_host_answers_are_being_opened_however_many_they_are() {
+        let mut connections = Connections::default();
+        for port in 1..=9 {
+            for flags in [SYN, ACK] {
+                connections.see(ObservedPacket { remote: (7, port), ..packet(OUTBOUND, flags, 100, 0, 0) });
+            }
+            assert_eq!(connections.state(), TcpState::Opening, "{port} remotes");
+        }
+        // One of them that was given up is answered after all.
+        connections.see(packet(OUTBOUND, ACK, 100, 0, 0));
+        connections.see(packet(INBOUND, ACK, 0, 100, 0));
+        assert_eq!(connections.state(), TcpState::Open);
     }
 
     /// Tests that the first segment sets both expected sequence numbers: after its own SYN, and its acknowledgment

@@ -462,9 +462,13 @@ fn tcp_mapping_expires_with_its_longest_lived_connection() {
     let goes_on = [(true, SERVER, DATA, 9, TcpState::Closing), (false, SERVER, DATA, 9, TcpState::Open)];
     run(&[&opened[..], &closed, &goes_on].concat());
     run(&[&opened[..], &closed, &opened].concat());
-    // With more connections than are tracked, only time ends the mapping.
-    let many: Vec<_> = (0..9).map(|number| (true, other(number), 2, 0, TcpState::Open)).collect();
+    // With more open connections than are tracked, only time ends the mapping; others do not keep it.
+    let open = |with| [(true, with, 2), (false, with, 0x12), (true, with, 0x10)];
+    let many = (0..9).flat_map(|number| open(other(number)));
+    let many: Vec<_> = many.map(|(is_outbound, with, flags)| (is_outbound, with, flags, 0, TcpState::Open)).collect();
     run(&[&opened[..], &many, &[(true, SERVER, 0x14, 0, TcpState::Open)]].concat());
+    let begun: Vec<_> = (0..9).map(|number| (true, other(number), 2, 0, TcpState::Open)).collect();
+    run(&[&opened[..], &begun, &[(true, SERVER, 0x14, 0, TcpState::Opening)]].concat());
 }
 
 #[test]
