@@ -171,9 +171,11 @@ impl Source {
                 ioctls: &usbfs::OPENING_IOCTLS,
                 ..AccessRights::default()
             },
-            Source::Usbip { server, .. } => {
-                AccessRights { tcp_port: server.first().map(SocketAddr::port), ..AccessRights::default() }
-            }
+            Source::Usbip { server, .. } => AccessRights {
+                tcp_port: server.first().map(SocketAddr::port),
+                families: &[libc::AF_INET, libc::AF_INET6],
+                ..AccessRights::default()
+            },
         };
         confine(&reach, is_weak)
     }

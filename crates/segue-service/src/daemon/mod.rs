@@ -167,7 +167,7 @@ pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc
     let follower = follower.map_err(|error| {
         Error::system("cannot follow the routes of the tunnels", &error, "segue doctor").why("no rtnetlink socket")
     })?;
-    let allowed = sandbox::Allowed { ioctls: daemon.ioctls(), maps: follower.is_some(), accepts: false };
+    let allowed = sandbox::Allowed { ioctls: daemon.ioctls(), maps: follower.is_some(), accepts: false, families: &[] };
     let (name, heartbeat) = (daemon.name(), &vitals.heartbeat);
     let helpers: Arc<[Helper]> = helpers.into();
     let (limits, is_managed) = (daemon.limits(), watched.is_some());

@@ -111,8 +111,6 @@ const OPENING: &[libc::c_long] = &[
     libc::SYS_readlinkat,
     libc::SYS_statx,
     libc::SYS_lseek,
-    libc::SYS_socket,
-    libc::SYS_connect,
     libc::SYS_getsockopt,
     libc::SYS_recvfrom,
     libc::SYS_sendto,
@@ -181,6 +179,8 @@ pub struct Allowed<'a> {
     /// Whether a process that opens devices for another one accepts connections on an open socket, and reads the types
     /// of files received over them.
     pub accepts: bool,
+    /// Address families of the sockets that such a process may create and connect.
+    pub families: &'a [libc::c_int],
 }
 
 /// Purpose of a filtered process.
@@ -249,6 +249,10 @@ fn rules(purpose: Purpose, more: &Allowed<'_>) -> Result<BTreeMap<i64, Vec<Secco
     if purpose == Purpose::Opening && more.accepts {
         let calls = [libc::SYS_accept4, libc::SYS_socketpair, libc::SYS_fstatfs, libc::SYS_shutdown];
         rules.extend(calls.map(|call| (call, Vec::new())));
+    }
+    if purpose == Purpose::Opening && !more.families.is_empty() {
+        let families = more.families.iter().map(|&family| family as u64);
+        rules.extend([(libc::SYS_socket, one_of(0, families)?), (libc::SYS_connect, Vec::new())]);
     }
     if more.maps {
         let commands = segue_fastpath::MAP_COMMANDS.iter();
@@ -324,7 +328,7 @@ mod tests {
     #[test]
     fn a_process_that_moves_packets_has_at_most_forty_calls() {
         for maps in [false, true] {
-            let most = Allowed { ioctls: &segue_lan78xx::usb::usbfs::IOCTLS, maps, accepts: true };
+            let most = Allowed { ioctls: &segue_lan78xx::usb::usbfs::IOCTLS, maps, accepts: true, families: &[] };
             let rules = rules(Purpose::Packets, &most).unwrap();
             assert!(rules.len() <= 40, "{}", rules.len());
             // Whatever it may still do with limits, it could do while it started.
@@ -334,27 +338,46 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_opens_devices_opens_files_and_connects_but_starts_nothing_and_listens_nowhere() {
+    fn a_process_that_opens_devices_opens_files_but_starts_nothing_and_listens_nowhere() {
+        if !sys::has_seccomp_filters() {
+            return segue_lab::skip_this_test("this kernel has no seccomp filters");
+        }
+        let outcome = std::thread::spawn(move || {
+            sys::no_new_privs().unwrap();
+            apply(Purpose::Opening, &Allowed { families: &[libc::AF_INET], ..Allowed::default() }).unwrap();
+            let text = std::fs::read_to_string("/proc/self/stat").is_ok();
+            let listed = std::fs::read_dir("/sys/bus").is_ok_and(|folder| folder.count() > 0);
+            let listens = std::net::TcpListener::bind("127.0.0.1:0").unwrap_err().kind();
+            let thread = std::thread::Builder::new().spawn(|| ()).is_err();
+            let written = std::fs::remove_file("/nonexistent").unwrap_err().kind();
+            (text, listed, listens, thread, written)
+        })
+        .join()
+        .unwrap();
+        let no = ErrorKind::PermissionDenied;
+        assert_eq!(outcome, (true, true, no, true, no));
+    }
+
+    #[test]
+    fn a_process_that_opens_devices_connects_only_sockets_of_the_families_that_it_was_granted() {
         if !sys::has_seccomp_filters() {
             return segue_lab::skip_this_test("this kernel has no seccomp filters");
         }
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let outcome = std::thread::spawn(move || {
-            sys::no_new_privs().unwrap();
-            apply(Purpose::Opening, &Allowed::default()).unwrap();
-            let text = std::fs::read_to_string("/proc/self/stat").is_ok();
-            let listed = std::fs::read_dir("/sys/bus").is_ok_and(|folder| folder.count() > 0);
-            let connected = std::net::TcpStream::connect_timeout(&address, std::time::Duration::from_secs(5)).is_ok();
-            let listens = std::net::TcpListener::bind("127.0.0.1:0").unwrap_err().kind();
-            let thread = std::thread::Builder::new().spawn(|| ()).is_err();
-            let written = std::fs::remove_file("/nonexistent").unwrap_err().kind();
-            (text, listed, connected, listens, thread, written)
-        })
-        .join()
-        .unwrap();
-        let no = ErrorKind::PermissionDenied;
-        assert_eq!(outcome, (true, true, true, no, true, no));
+        for (families, connects, sends) in
+            [(&[libc::AF_INET][..], true, false), (&[libc::AF_UNIX], false, true), (&[], false, false)]
+        {
+            let outcome = std::thread::spawn(move || {
+                sys::no_new_privs().unwrap();
+                apply(Purpose::Opening, &Allowed { families, ..Allowed::default() }).unwrap();
+                let stream = std::net::TcpStream::connect_timeout(&address, std::time::Duration::from_secs(60));
+                let local = UnixStream::connect("/nonexistent").unwrap_err().kind();
+                (stream.is_ok(), local)
+            });
+            let local = if sends { ErrorKind::NotFound } else { ErrorKind::PermissionDenied };
+            assert_eq!(outcome.join().unwrap(), (connects, local), "{families:?}");
+        }
     }
 
     #[test]

@@ -24,6 +24,8 @@ pub struct AccessRights<'a> {
     pub ioctls: &'a [u64],
     /// The TCP port that the process may connect to.
     pub tcp_port: Option<u16>,
+    /// Address families of the sockets that the process may create and connect.
+    pub families: &'a [i32],
     /// Whether the process accepts connections at a socket that is open, and makes pairs of sockets.
     pub accepts: bool,
 }
@@ -72,7 +74,8 @@ pub fn confine(reach: &AccessRights<'_>, is_weak: bool) -> Result<(), String> {
     if !restrict(&folders, reach.tcp_port, Signalling::Inside) && !is_weak {
         return Err("this kernel has no Landlock".to_owned());
     }
-    match filter::apply(Purpose::Opening, &Allowed { ioctls: reach.ioctls, accepts: reach.accepts, maps: false }) {
+    let &AccessRights { ioctls, accepts, families, .. } = reach;
+    match filter::apply(Purpose::Opening, &Allowed { ioctls, accepts, families, maps: false }) {
         Err(why) if !is_weak => Err(why),
         _ => Ok(()),
     }

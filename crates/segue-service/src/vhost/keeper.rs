@@ -66,7 +66,9 @@ impl Keeper<'_> {
                     let mut far = keep_only(far).map_err(text)?;
                     let (_, listener) = sys::receive(&far, &mut [0]).map_err(text)?;
                     let path = self.path.to_owned();
-                    confine(&AccessRights { accepts: true, ..AccessRights::default() }, is_weak)?;
+                    // A front end that listens is connected to; the other one comes.
+                    let families: &[i32] = if listener.is_none() { &[libc::AF_UNIX] } else { &[] };
+                    confine(&AccessRights { accepts: true, families, ..AccessRights::default() }, is_weak)?;
                     far.write_all(&[1]).map_err(text)?;
                     let listener = listener.map(UnixListener::from);
                     let (supply, listener) = (&far, listener.as_ref());
@@ -184,7 +186,9 @@ impl FrontendServer<'_> {
                 }
                 was_ready = false;
                 // One guest has one port: another front end is told so at once.
-                let _ = listener.accept();
+                if listener.accept().is_err() && self.has_ended(FAILED_PAUSE)? {
+                    return Ok(false);
+                }
             }
         }
         let remains = relay.end();
