@@ -37,7 +37,7 @@ const VISITORS: usize = 16;
 /// Pause after connections to claim sockets, which keeps the cost of a flood of connections negligible.
 const CLAIM_PAUSE: Duration = Duration::from_millis(50);
 /// Pause after a client that could not be accepted, for lack of descriptors or memory.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Interval at which the counters are sampled for the recent rates.
 const SAMPLE: Duration = Duration::from_secs(1);
 /// Interval of samples where there are more than [`MANY`] ports, of which each sample takes milliseconds.
@@ -273,9 +273,12 @@ impl Bound {
         Ok(Bound { file, listener, owner: sys::euid(), readers, stop })
     }
 
-    /// Accepts a connection of the owner or of root; `None` if there is none.
-    pub(crate) fn accept(&self, until: Instant) -> Option<Connection> {
-        Connection::accept(&self.listener, self.owner, self.readers, until).ok().flatten()
+    /// Accepts a connection of the owner or of root; `None` where it is another user's.
+    ///
+    /// # Errors
+    /// Where none can be accepted at the moment. The next attempt should be made after [`ACCEPT_PAUSE`].
+    pub(crate) fn accept(&self, until: Instant) -> io::Result<Option<Connection>> {
+        Connection::accept(&self.listener, self.owner, self.readers, until)
     }
 
     /// Returns the descriptor that is readable when a connection is pending.

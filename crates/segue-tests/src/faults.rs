@@ -140,8 +140,18 @@ impl Service {
 
     /// Sends a request to the instance `name` at one end; `None` if no process answers.
     pub fn request_at(&self, end: Peer, name: &str, request: &str) -> Option<Value> {
+        self.request_by(end, &format!("{name}.sock"), request)
+    }
+
+    /// Returns whether the service at host A answers.
+    pub fn answers(&self) -> bool {
+        self.request_by(Peer::A, "segue.service", r#"{"get":"service"}"#).is_some()
+    }
+
+    /// Sends a request to the socket of this name at one end.
+    fn request_by(&self, end: Peer, socket: &str, request: &str) -> Option<Value> {
         let host = if matches!(end, Peer::A) { &self.ground.a } else { &self.ground.b };
-        let path = self.directory.file(host.name()).join(format!("{name}.sock"));
+        let path = self.directory.file(host.name()).join(socket);
         let mut stream = UnixStream::connect(path).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(3))).ok()?;
         stream.write_all(format!("{request}\n").as_bytes()).ok()?;

@@ -14,8 +14,8 @@ use segue_tests::capture::Directory;
 use segue_tests::faults::{Forwarder, PATIENCE, Service, parent, tail};
 use segue_tests::inject::{Traced, Workload};
 use segue_tests::routed::ip;
-use segue_tests::test_name;
 use segue_tests::traffic::{Place, socket};
+use segue_tests::{sys, test_name};
 
 /// Errors after which a process goes on. An interrupt is by its nature not for long, since the standard library repeats
 /// such calls itself; the last one is a call that returns fewer bytes than asked for.
@@ -37,8 +37,8 @@ const OF_PACKETS: [&str; 6] =
 /// The system calls of the process that moves a gateway's or a router's packets, which it receives by a ring. The last
 /// ones read the kernel's routes for a router.
 const OF_FORWARDERS: [&str; 4] = ["sendmsg,sendmmsg", "ppoll", "accept4,getsockopt", "read,recvfrom,sendto"];
-/// The calls of its supervisor and of the service.
-const OF_SUPERVISORS: [&str; 3] = ["read", "ppoll,poll", "wait4"];
+/// The calls of its supervisor and of the service. The last ones are those of clients of the service.
+const OF_SUPERVISORS: [&str; 4] = ["read", "ppoll,poll", "wait4", "accept4,recvfrom"];
 /// Number of datagrams in each direction while a call fails.
 const DATAGRAMS: u64 = 40;
 /// Largest number of system calls per datagram of a loop that handles each singly: the wait, the read, the read that
@@ -113,8 +113,14 @@ impl<'a> Subject<'a> {
     /// Gives a process its work: sends datagrams and reads the counters of the instance.
     fn work(&self, process: Traceable) {
         self.disturb();
-        // The control thread meets its faults with a request.
+        // The control thread meets its faults with a request, and a service with a request and with what an instance
+        // says: its counters.
         let _ = self.service.request_of(self.name, r#"{"get":"stat"}"#);
+        if process.name == "service" {
+            let worker = self.service.patient_pid(self.name).unwrap();
+            sys::signal(parent(worker), libc::SIGUSR1).unwrap();
+            let _ = self.service.answers();
+        }
         if is_full() && process.least == OF_WAITING {
             thread::sleep(Duration::from_secs(1));
         }
@@ -172,9 +178,10 @@ fn no_error_of_a_system_call_ends_a_process_or_costs_more_than_three_times_the_n
                     met_here += usize::from(found.met > 0);
                     let passes = subject.passes();
                     let same = service.patient_pid(subject.name) == Some(worker) && parent(worker) == supervisor;
-                    if found.is_costly || !passes || !same {
+                    let answers = service.answers();
+                    if found.is_costly || !passes || !same || !answers {
                         failed.push(format!(
-                            "{}; the same process: {same}; packets pass: {passes}; {}",
+                            "{}; the same process: {same}; packets pass: {passes}; the service answers: {answers}; {}",
                             found.text,
                             tail(&service.near)
                         ));

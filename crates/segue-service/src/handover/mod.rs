@@ -172,7 +172,7 @@ impl Ports {
         line.say(&Record::EndOfPorts, None)
     }
 
-    /// Receives the records that [`Ports::give`] sends: at most `most` descriptors.
+    /// Receives the records that [`Ports::give`] sends: at most `most` descriptors of ports, and one of peers.
     pub fn take(line: &Line, most: usize) -> io::Result<Ports> {
         let mut ports = Ports::default();
         let until = Instant::now() + PATIENCE;
@@ -184,7 +184,8 @@ impl Ports {
                 (Record::Interface(name), Some(fd)) => ports.interfaces.push((name, fd)),
                 (Record::Receive, Some(fd)) => ports.sockets.receive.push(fd),
                 (Record::Send, Some(fd)) => ports.sockets.send.push(fd),
-                (Record::Peers, Some(fd)) => ports.peers = Some(fd),
+                // With any number of them, a worker could keep the service here without end.
+                (Record::Peers, Some(fd)) if ports.peers.is_none() => ports.peers = Some(fd),
                 (Record::EndOfPorts, _) => return Ok(ports),
                 _ => return Err(io::ErrorKind::InvalidData.into()),
             }
@@ -283,5 +284,7 @@ mod tests {
         assert!(is_refused(Record::Request, Some(null.as_fd()), 1), "a request with a descriptor");
         assert!(is_refused(one(), Some(null.as_fd()), 0), "more than there can be");
         assert!(!is_refused(one(), Some(null.as_fd()), 1));
+        near.say(&Record::Peers, Some(null.as_fd())).unwrap();
+        assert!(is_refused(Record::Peers, Some(null.as_fd()), 1), "peers twice");
     }
 }

@@ -16,7 +16,7 @@ use segue_host::sys::Want;
 use serde::{Deserialize, Serialize};
 
 use crate::connection::{CLIENT_TIME, Connection, ReadOutcome, only_reading, too_long};
-use crate::control_server::Bound;
+use crate::control_server::{ACCEPT_PAUSE, Bound};
 
 /// Largest number of clients at a time; further ones wait in the queue of the socket.
 const CLIENTS: usize = 16;
@@ -45,6 +45,8 @@ pub(super) struct KeptRequests {
 pub(super) struct Requests {
     bound: Option<Bound>,
     clients: Vec<Client>,
+    /// Time of the next attempt to accept a client, after a failed one.
+    next_client: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -59,7 +61,7 @@ struct Client {
 impl Requests {
     /// Opens the socket of the service of a file. The process must have one thread.
     pub(super) fn open(file: &str) -> Result<Requests, Error> {
-        Ok(Requests { bound: Some(Bound::service(&service_name(file))?), clients: Vec::new() })
+        Ok(Requests { bound: Some(Bound::service(&service_name(file))?), ..Requests::default() })
     }
 
     /// Describes the socket and the clients that await an upgrade, with their descriptors.
@@ -84,14 +86,14 @@ impl Requests {
         let client =
             |fd| Client { connection: Connection::kept(fd, until), waits: Some(Change::Upgrade), is_served: true };
         let clients = kept.clients.into_iter().filter_map(take_inherited).map(client).collect();
-        Ok(Requests { bound: bound.transpose()?, clients })
+        Ok(Requests { bound: bound.transpose()?, clients, next_client: None })
     }
 
     /// Returns the descriptors to wait for: those of the clients, then the socket's.
     pub(super) fn fds(&self) -> Vec<(BorrowedFd<'_>, Want)> {
         let mut fds: Vec<_> =
             self.reading().map(|(_, client)| (client.connection.fd(), client.connection.want())).collect();
-        if self.clients.len() < CLIENTS {
+        if self.clients.len() < CLIENTS && self.next_client.is_none_or(|next| next <= Instant::now()) {
             fds.extend(self.bound.as_ref().map(|bound| (bound.fd(), Want::Read)));
         }
         fds
@@ -102,9 +104,9 @@ impl Requests {
         self.clients.iter().enumerate().filter(|(_, client)| client.waits.is_none())
     }
 
-    /// Returns the time at which the next client's time limit ends.
+    /// Returns the time at which the next client's time limit ends, or the next client may be accepted.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.reading().map(|(_, client)| client.connection.until).min()
+        self.reading().map(|(_, client)| client.connection.until).chain(self.next_client).min()
     }
 
     /// Handles the events of the descriptors that are ready, in the order of [`Requests::fds`].
@@ -119,11 +121,19 @@ impl Requests {
             }
         }
         gone.into_iter().rev().for_each(|at| drop(self.clients.remove(at)));
+        self.next_client = self.next_client.filter(|&next| next > now);
         if ready.len() > places.len()
             && ready.last() == Some(&true)
-            && let Some(connection) = self.bound.as_ref().and_then(|bound| bound.accept(now + CLIENT_TIME))
+            && let Some(bound) = &self.bound
         {
-            self.clients.push(Client { connection, waits: None, is_served: false });
+            match bound.accept(now + CLIENT_TIME) {
+                Ok(connection) => {
+                    let client = |connection| Client { connection, waits: None, is_served: false };
+                    self.clients.extend(connection.map(client));
+                }
+                // No descriptor is free, for example: the client waits in the queue of the socket, which is readable.
+                Err(_) => self.next_client = Some(now + ACCEPT_PAUSE),
+            }
         }
     }
 

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{ChildStdout, Command, ExitStatus, Stdio};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use segue_control::error::{Error, Kind, printable_line};
@@ -40,6 +41,8 @@ const FEW: usize = 16;
 const WELL: Duration = Duration::from_secs(60);
 /// Largest number of faults within a time after which an instance that was up is still restarted at once.
 const AT_ONCE: (usize, Duration) = (3, Duration::from_secs(60));
+/// Pause after a failed attempt to read what an instance says.
+const READ_PAUSE: Duration = Duration::from_millis(50);
 /// Time for the other processes of an instance to end by themselves after the first one.
 const GRACE: Duration = Duration::from_secs(1);
 /// Largest number of sockets of an instance, which pass through this process in a handover.
@@ -405,7 +408,11 @@ impl Instance {
         let len = match process.stdout.read(&mut bytes) {
             Ok(len) => len,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return None,
-            Err(_) => 0,
+            // The process may be well, and is not waited for; the next attempt follows at once.
+            Err(_) => {
+                thread::sleep(READ_PAUSE);
+                return None;
+            }
         };
         let mut text = std::mem::take(&mut process.text);
         text.extend_from_slice(if process.is_wrong { &[] } else { &bytes[..len] });
