@@ -113,12 +113,9 @@ impl<'a> Subject<'a> {
     /// Gives a process its work: sends datagrams and reads the counters of the instance.
     fn work(&self, process: Traceable) {
         self.disturb();
-        // The control thread meets its faults with a request, and a service with a request and with what an instance
-        // says: its counters.
+        // The control thread meets its faults with a request, and so does a service.
         let _ = self.service.request_of(self.name, r#"{"get":"stat"}"#);
         if process.name == "service" {
-            let worker = self.service.patient_pid(self.name).unwrap();
-            sys::signal(parent(worker), libc::SIGUSR1).unwrap();
             let _ = self.service.answers();
         }
         if is_full() && process.least == OF_WAITING {
@@ -197,6 +194,26 @@ fn no_error_of_a_system_call_ends_a_process_or_costs_more_than_three_times_the_n
     assert!(failed.is_empty(), "{}", failed.join("\n"));
     // A supervisor may make none of them in so short a time.
     assert!(met >= if is_full() { 55 } else { 9 }, "only {met} errors were met");
+}
+
+/// Tests that an instance is not taken for one that has ended, and not waited for, where a read of what it says fails.
+#[test]
+fn a_service_that_cannot_read_what_a_new_instance_says_goes_on() {
+    let Some(service) = Service::start(test_name!(), 1, "", &[]) else { return };
+    if segue_lab::which("strace").is_none() {
+        return segue_tests::skip(test_name!(), "not installed: strace");
+    }
+    let worker = service.patient_pid("sg1").unwrap();
+    let directory = Directory::new();
+    // The first ones read the end of the old instance and that the new one has started.
+    let fault = ("read", "error=EIO:when=4+");
+    let traced = Traced::attach(parent(parent(worker)), Some(fault), &directory.file("calls"));
+    sys::signal(worker, libc::SIGKILL).unwrap();
+    // Long enough for a new instance to say that it is up.
+    thread::sleep(Duration::from_secs(1));
+    let calls = traced.detach();
+    assert!(calls.injected > 0, "{calls:?}");
+    assert!(service.passes(1, PATIENCE) && service.answers(), "{}", tail(&service.near));
 }
 
 /// Tests that the loss of an interface ends its instance, which the service restarts.

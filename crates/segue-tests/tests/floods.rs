@@ -5,6 +5,7 @@
 //! attempts counts, beside the success without a flood. `make trust` has the aim, and judges the lines that begin with
 //! `figure`; `SEGUE_TRUST=1` makes the floods long.
 
+use std::cell::Cell;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
@@ -212,6 +213,32 @@ fn connections_that_are_only_begun() {
     withstands("syn", &routed, V4, move |random| {
         stations.syn([inside(random), server()], [random.word() as u16 | 1, 9], random.word() as u32)
     });
+}
+
+/// Tests that connections to hosts that do not answer take no ports from others for long, however many belong to one
+/// mapping.
+#[test]
+fn connections_of_one_port_to_many_hosts_that_are_only_begun() {
+    let Some(routed) = Routed::new(test_name!(), &[], NAT) else { return };
+    let stations = stations(&routed);
+    // The server forwards nothing, so that no host answers.
+    ip(&routed.router, "route add 198.18.9.0/24 via 198.18.2.2");
+    let (number, source) = (Cell::new(0), Cell::new((inside(&mut Random::new(1)), 1)));
+    let frame = move |random: &mut Random| {
+        let to = number.replace((number.get() + 1) % 6);
+        if to == 0 {
+            source.set((inside(random), random.word() as u16 | 1));
+        }
+        let (address, port) = source.get();
+        stations.syn([address, Ipv4Addr::new(198, 18, 9, 1 + to)], [port, 9], random.word() as u32)
+    };
+    let filling = Flood::start(&routed.ground.a, "eth0", 4 * RATE, frame.clone());
+    let early = |stat: &Stat| stat.json()["workers"][0]["nat_early_drops"].as_u64().unwrap_or(0);
+    let full = |stat: &Stat| early(stat) > 1000 || stat.dropped("nat_ports") + stat.dropped("nat_full") > 100;
+    let stat = Stat::until(&routed.router, &routed.ground.program, "gw0", Duration::from_secs(60), full);
+    assert!(full(&stat), "{}", stat.json()["workers"]);
+    drop(filling);
+    withstands("syn-fill", &routed, V4, frame);
 }
 
 /// Tests that errors of other kinds do not use up the rate limit of Packet Too Big errors, on which senders depend (RFC
