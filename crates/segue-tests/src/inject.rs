@@ -18,6 +18,19 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Largest allowed number of system calls while one of them fails, as a multiple of the number without faults.
 const MOST: f64 = 3.0;
 
+/// Errors of a call that may be over at the next one, as strace takes them. An interrupt is by its nature not for long,
+/// since the standard library repeats such calls itself.
+pub const TRANSIENT: [&str; 8] = [
+    "error=EAGAIN",
+    "error=ENOBUFS",
+    "error=EINTR:when=1+2",
+    "error=ENOMEM",
+    "error=EPERM",
+    "error=EMSGSIZE",
+    "error=EIO",
+    "error=ENETDOWN",
+];
+
 /// A process that runs under strace. Dropping it lets the process continue by itself.
 #[derive(Debug)]
 pub struct Traced {

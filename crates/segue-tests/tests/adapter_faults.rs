@@ -13,7 +13,7 @@ use common::{PATIENCE, carrier, start, until};
 use segue_lab::{Process, reach};
 use segue_tests::capture::Directory;
 use segue_tests::faults::{Fault, Service, helpers, tail};
-use segue_tests::inject::{Traced, Workload};
+use segue_tests::inject::{TRANSIENT, Traced, Workload};
 use segue_tests::routed::ip;
 use segue_tests::test_name;
 use segue_tests::traffic::{Place, socket};
@@ -26,18 +26,6 @@ const ENDS: [&str; 2] = ["198.19.204.2", "198.19.204.1"];
 /// System calls of the process in groups: its USB requests and those to the opener process; the same in the sending
 /// direction; those of its interface; and the wait for all of them.
 const CALLS: [&str; 4] = ["recvfrom,recvmsg,sendmsg", "sendto", "read,readv,write,writev", "ppoll"];
-/// Transient errors, as in errors.rs, and for the USB requests that of a disconnected device.
-const ERRORS: [&str; 9] = [
-    "error=EAGAIN",
-    "error=ENODEV",
-    "error=ENOBUFS",
-    "error=EINTR:when=1+2",
-    "error=ENOMEM",
-    "error=EPERM",
-    "error=EMSGSIZE",
-    "error=EIO",
-    "error=ENETDOWN",
-];
 /// Number of datagrams in each direction while a call fails.
 const DATAGRAMS: u64 = 40;
 /// Smallest number of system calls that counts as the number without faults: those for all datagrams in both
@@ -49,6 +37,11 @@ const OF_OPENER: [&str; 3] = ["read,sendmsg", "socket,connect", "recvfrom,sendto
 
 /// Longest time from the end of the opener process until packets pass again: five times the aim.
 const BACK: Duration = Duration::from_secs(15);
+
+/// Returns transient errors, and for the USB requests that of a disconnected device.
+fn errors() -> Vec<&'static str> {
+    [&TRANSIENT[..1], &["error=ENODEV"], &TRANSIENT[1..]].concat()
+}
 
 /// A model of the chip at host B, and its adapter as an instance of the service at host A.
 struct Adapter {
@@ -213,7 +206,7 @@ fn errors_of_usb_requests_end_no_process_and_cost_no_more_than_three_times_the_n
     let mut failed = Vec::new();
     for (at, calls) in CALLS.into_iter().enumerate() {
         let mut met = 0;
-        for (number, error) in ERRORS.into_iter().enumerate() {
+        for (number, error) in errors().into_iter().enumerate() {
             let is_usb = at < 2;
             // An interface that is gone ends the instance.
             if error.contains("ENODEV") && !is_usb {
@@ -257,7 +250,7 @@ fn an_adapter_that_was_away_comes_back_though_calls_of_the_process_that_opens_it
     let worker = adapter.service.patient_pid("lan0").unwrap();
     let opener = helpers(worker)[0];
     for (at, calls) in OF_OPENER.into_iter().enumerate() {
-        for (number, error) in ERRORS.into_iter().enumerate() {
+        for (number, error) in errors().into_iter().enumerate() {
             // Three of them for the first calls, one for each of the others.
             let is_chosen = if at == 0 { matches!(number, 2 | 4 | 5) } else { number == 3 + at };
             if !segue_testkit::is_set("SEGUE_FULL") && !is_chosen {

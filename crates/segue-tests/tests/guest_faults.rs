@@ -18,7 +18,7 @@ use common::{NAME, PATIENCE, announcement, send_plain};
 use segue_testkit::vhost::{Frontend, TO_GUEST, feature, message, region};
 use segue_tests::capture::Directory;
 use segue_tests::faults::{Fault, Service, helpers, tail};
-use segue_tests::inject::Workload;
+use segue_tests::inject::{TRANSIENT, Workload};
 use segue_tests::sys::Held;
 use segue_tests::test_name;
 
@@ -32,17 +32,6 @@ const AGAIN: Duration = Duration::from_millis(500);
 const OF_WORKER: [&str; 4] = ["read,write", "recvmsg,sendmsg", "ppoll", "epoll_pwait"];
 /// System calls of the process that talks to a front end.
 const OF_KEEPER: [&str; 3] = ["recvmsg,sendmsg", "accept4,socketpair", "ppoll"];
-/// Transient errors, as in errors.rs.
-const ERRORS: [&str; 8] = [
-    "error=EAGAIN",
-    "error=ENOBUFS",
-    "error=EINTR:when=1+2",
-    "error=ENOMEM",
-    "error=EPERM",
-    "error=EMSGSIZE",
-    "error=EIO",
-    "error=ENETDOWN",
-];
 /// Number of exchanges of frames while a call fails, and longest wait for each.
 const EXCHANGES: (u32, Duration) = (8, Duration::from_millis(100));
 /// Smallest numbers of system calls of the two processes that count as those without faults: a few for each frame and
@@ -187,13 +176,13 @@ fn errors_of_a_guests_port_end_no_process_and_cost_no_more_than_three_times_the_
         let normal = workload.normal();
         for (at, calls) in groups.iter().enumerate() {
             let mut met = 0;
-            for (number, error) in ERRORS.into_iter().enumerate() {
+            for (number, error) in TRANSIENT.into_iter().enumerate() {
                 // Two or three of eight in each group, other ones in the next.
                 if !segue_testkit::is_set("SEGUE_FULL") && number % groups.len() != at {
                     continue;
                 }
-                // A write to an event counter with room ends before any signal arrives: EINTR is the
-                // guest's doing (`stop_call_blocked`).
+                // A write to an event counter with room ends before any signal arrives: EINTR is the guest's doing
+                // (`stop_call_blocked`).
                 let failing = if error.contains("EINTR") { calls.trim_end_matches(",write") } else { calls };
                 let found = workload.fails(&normal, failing, error);
                 met += found.met;
