@@ -1,4 +1,4 @@
-//! Fuzz target for the virtio-net header codec; see [`segue_fuzz::vnet`].
+//! Fuzz target for packets with a virtio-net header; see [`segue_fuzz::vnet`].
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| segue_fuzz::vnet(data));

@@ -67,6 +67,7 @@ pub use ring::ring;
 pub use tunnelled::tunnelled;
 pub use usbip::{usbip_client, usbip_server};
 pub use vhost::vhost;
+pub use vnet::vnet;
 
 /// Bounds the resources of targets that only call the engine: the bytes that each may hold for the shortest input.
 macro_rules! bounded {
@@ -86,7 +87,6 @@ bounded! {
     decap: 16 << 20;
     neighbour: 64 << 10;
     parse: 64 << 10;
-    vnet: 64 << 10;
 }
 
 /// Function of a fuzz target.

@@ -13,7 +13,7 @@ use segue::checksum::{Field, pseudo_v4};
 use segue::encap::{Config, Decapsulator, Encapsulator};
 use segue::gro;
 use segue::gso::Limits;
-use segue::packet::{Csum, Frag, Frame, Gso, GsoKind, Packet, Start, TrainCsum, Tunnels, Unit};
+use segue::packet::{Csum, Frag, Frame, Gso, GsoKind, Kind, Packet, Start, TrainCsum, Tunnels, Unit};
 use segue_datapath::board::{Board, Group};
 use segue_datapath::pipeline::Pipeline;
 use segue_datapath::tunnel::Parts;
@@ -151,7 +151,9 @@ impl Port for Memory {
                     continue;
                 }
                 let mut packet = frame.parse(&Tunnels::NONE, &mut into.pool);
-                if let Some(size) = wire.train.filter(|&size| packet.payload.len() > usize::from(size)) {
+                if let Some(size) = wire.train.filter(|&size| packet.payload.len() > usize::from(size))
+                    && is_tcp_v4(&packet)
+                {
                     owe(&mut packet, size);
                 }
                 into.packets.push_back(Received::Packet(packet));
@@ -188,6 +190,15 @@ impl Port for Memory {
     fn path_mtu(&self, _: u16) -> Option<usize> {
         self.wire.borrow().path_mtu
     }
+}
+
+/// Returns whether a kernel could deliver the packet as a TCP train over IPv4.
+fn is_tcp_v4(packet: &Packet<Page>) -> bool {
+    let layout = &packet.layout;
+    layout.is_exact()
+        && layout.ip_levels() == 1
+        && layout.transport().is_some_and(|header| header.kind == Kind::Tcp)
+        && layout.inner_ip().is_some_and(|header| header.kind == Kind::Ipv4)
 }
 
 fn owe(packet: &mut Packet<Page>, size: u16) {
