@@ -173,7 +173,21 @@ REGISTERS = {
     "odd_late": b"\0" * 300 + b"\xfd\x5a\xa5\x5a\xa5" * 200,
 }
 
-MESSAGES = [("control", name, text.encode()) for name, text in CONTROL.items()] + [("peers", "stations", STATIONS.encode())]
+EVENTS = {
+    "up": '{"event":"up","notes":["one","two"],"plan":{"dev":"sg0"},"schema":"segue.tunnel/1","t":"2026-11-27T00:00:00Z"}',
+    "down": '{"after_s":2.5,"event":"down","instance":{"ports":{}},"sequences":{"sg0":4294967295,"sg1":0}}',
+    "set": '{"changed":[{"name":"k","before":1,"value":"auto"},{"name":"l","before":0,"value":-1}],"event":"set"}',
+    "failure": '{"error":{"kind":"system","message":"m","why":null,"hint":"h","os_error":1,"later":[]}}',
+    "later": '{"event":"of_later","changed":7,"handover":null,"instance_name":"\\u0000x","n":[1e300,0.1,-5,18446744073709551615]}',
+    "order": '{"zeta":true,"event":"x","handover":[{}],"alpha":{"b":[],"a":""},"zz":false}',
+    "dense": '{"event":"set","changed":[{"name":"","before":0,"value":[' + ",".join(["{}"] * 300) + ']}]}',
+    "twice": '{"event":"x","event":"y"}', "number": '{"event":7}', "huge": '{"event":"x","later":1e999}',
+    "text": "a warning of a library", "cut": '{"event":', "list": '["down"]', "behind": '{"event":"x"} {}', "spaces": ' {"event" : "up"}',
+    "deep": '{"event":"x","a":' + "[" * 140 + "]" * 140 + "}", "wrong": '{"event":"up","notes":{}}', "empty": "",
+}
+
+MESSAGES = [("event", name, text.encode()) for name, text in EVENTS.items()] + [("event", "bytes", b'{"event":"x","text":"\xff"}')]
+MESSAGES += [("control", name, text.encode()) for name, text in CONTROL.items()] + [("peers", "stations", STATIONS.encode())]
 for target, seeds in (("handover", HANDOVER), ("usbip_client", USBIP_CLIENT), ("usbip_server", USBIP_SERVER), ("netlink", NETLINK),
                       ("framing", FRAMING), ("registers", REGISTERS)):
     MESSAGES += [(target, name, data) for name, data in seeds.items()]

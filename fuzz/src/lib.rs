@@ -11,6 +11,7 @@ mod checksum;
 mod configuration;
 mod control;
 mod decap;
+mod events;
 mod gro;
 mod gso;
 mod input;
@@ -55,6 +56,7 @@ pub use adapter::framing;
 pub use capture::{capture, compressed, transform, undo_notes};
 pub use configuration::configuration;
 pub use control::{control, handover};
+pub use events::event;
 pub use gro::gro;
 pub use gso::gso;
 pub use nat::{icmp_error, nat};
@@ -100,6 +102,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("configuration", configuration),
     ("control", control),
     ("decap", decap),
+    ("event", event),
     ("framing", framing),
     ("gro", gro),
     ("gso", gso),

@@ -9,7 +9,7 @@ mod notify;
 mod placeholder;
 mod reload;
 mod requests;
-mod said;
+pub mod said;
 pub mod service;
 pub mod spec;
 mod tables;

@@ -14,34 +14,36 @@ use crate::forward::Forwarded;
 
 /// An event line of an instance: up, down, knobs changed, and others that the service only forwards.
 #[derive(Debug)]
-pub(super) struct Said<'a> {
+pub struct Said<'a> {
     text: &'a str,
-    pub(super) head: Head,
-    pub(super) keys: Keys,
+    /// The keys of any line.
+    pub head: Head,
+    /// The keys of an event that is known.
+    pub keys: Keys,
 }
 
 /// The keys of any line.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Head {
+pub struct Head {
     /// The name of the event; empty for a failure.
-    pub(super) event: String,
+    pub event: String,
     /// The failure because of which the process ends.
-    pub(super) error: Option<Failure>,
+    pub error: Option<Failure>,
 }
 
 /// The keys that the service uses of the events `up`, `down` and `set`; others take no memory.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Keys {
+pub struct Keys {
     /// Notes about the start, of `up`.
-    pub(super) notes: Vec<String>,
+    pub notes: Vec<String>,
     /// Number of seconds that the instance was up, of `down`.
-    pub(super) after_s: f64,
+    pub after_s: f64,
     /// The next GRE sequence numbers by interface, of `down`.
-    pub(super) sequences: BTreeMap<String, u32>,
+    pub sequences: BTreeMap<String, u32>,
     /// The changes of knobs, of `set`.
-    pub(super) changed: Vec<Change>,
+    pub changed: Vec<Change>,
 }
 
 impl<'a> Said<'a> {
@@ -49,7 +51,7 @@ impl<'a> Said<'a> {
     ///
     /// # Errors
     /// Where the object is no event, or would take many times the memory of its text.
-    pub(super) fn read(line: &'a [u8]) -> Result<Option<Said<'a>>, serde_json::Error> {
+    pub fn read(line: &'a [u8]) -> Result<Option<Said<'a>>, serde_json::Error> {
         if !line.trim_ascii_start().starts_with(b"{") {
             return Ok(None);
         }
@@ -68,7 +70,7 @@ impl<'a> Said<'a> {
     }
 
     /// Returns the event with further keys, in the order of the alphabet.
-    pub(super) fn with<'b>(&'b self, added: &'b [(&'static str, Value)]) -> Forwarded<'b> {
+    pub fn with<'b>(&'b self, added: &'b [(&'static str, Value)]) -> Forwarded<'b> {
         Forwarded::new(self.text, added)
     }
 }
