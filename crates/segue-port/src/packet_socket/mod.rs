@@ -56,6 +56,8 @@ use crate::vnet;
 /// Number of consecutive empty polls after which the port checks whether its interface still exists: poll(2) returns at
 /// once as long as an error is pending.
 const CHECK_AFTER: u32 = 16;
+/// Number of reads of a frame from the queue while the interface goes down again and again.
+const MAX_TRIES: u32 = 8;
 
 /// A port for an interface, through a packet socket.
 ///
@@ -185,9 +187,8 @@ impl PacketPort {
 
     /// Reads a frame that exceeded its slot from the socket's queue.
     fn take_from_queue(&mut self, header: &Header) {
-        self.counters.rx.calls += 1;
         // Room for a tag in front.
-        let got = match self.scatter.read(self.fd.as_fd(), ethernet::VLAN_LEN) {
+        let got = match self.read_queue(ethernet::VLAN_LEN) {
             Ok(got) if got == header.len + VNET_LEN => got,
             // Another frame than the ring announced, or one that is longer than any packet can be.
             _ => return self.counters.drops.add(Drop::Truncated),
@@ -200,6 +201,21 @@ impl PacketPort {
                 self.frames.push(Frame { slot: None, range, vnet });
             }
             None => self.counters.drops.add(Drop::VnetShort),
+        }
+    }
+
+    /// Reads the next frame of the socket's queue after `skip` bytes. That the interface went down is reported in the
+    /// place of a frame, which stays in the queue; left there, it would be taken for each one that the ring announces
+    /// later.
+    fn read_queue(&mut self, skip: usize) -> io::Result<usize> {
+        let mut tries = 0;
+        loop {
+            self.counters.rx.calls += 1;
+            tries += 1;
+            match self.scatter.read(self.fd.as_fd(), skip) {
+                Err(error) if error.raw_os_error() == Some(libc::ENETDOWN) && tries < MAX_TRIES => {}
+                done => return done,
+            }
         }
     }
 

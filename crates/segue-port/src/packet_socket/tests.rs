@@ -366,6 +366,20 @@ fn an_interface_that_is_down_costs_frames_and_one_that_is_gone_ends_the_port() {
 }
 
 #[test]
+fn trains_that_wait_while_the_interface_goes_down_and_up_arrive_as_they_are() {
+    let Some(()) = cable(false) else { return };
+    let (mut from, mut to) = (open("v0"), open("v1"));
+    let mut pages = PagePool::new(4);
+    // Of one length, so that one could be taken for the other.
+    let [first, second] = [1, 2].map(|fill| udp_frame(&[], ENDS[0], &bytes(5_000, fill), Fill::Primed));
+    transmit(&mut from, [&first, &second].map(|frame| with_unit(&mut pages, frame, uso(1000))));
+    testing::ip("link set dev v1 down");
+    testing::ip("link set dev v1 up");
+    assert!(receive(&mut to, 2) == [(uso(1000), first), (uso(1000), second)]);
+    assert_eq!(to.counters().drops.total(), 0);
+}
+
+#[test]
 fn a_frame_above_the_mtu_is_counted_as_too_big() {
     let Some(()) = cable(false) else { return };
     let (mut from, mut to) = (open("v0"), open("v1"));
