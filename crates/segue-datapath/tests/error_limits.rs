@@ -106,6 +106,15 @@ fn a_tunnel_limits_the_errors_of_a_flood_and_another_one_on_its_port_has_a_limit
     });
 }
 
+#[test]
+fn each_packet_of_a_train_that_is_too_big_is_counted() {
+    let (mut tunnel, [first, _]) = tunnels();
+    first.borrow_mut().train = Some(1000);
+    let train = Sender::tcp(Ip::V4(V4::new(1, 1, 2)), 0, 1000, Vec::new()).send(9000, 0).bytes();
+    assert_eq!(errors(&mut tunnel, &first, vec![train], true), 1);
+    assert_eq!(counter(&tunnel, "udp", Group::Drops, "path_mtu"), 9);
+}
+
 /// Creates a tunnel with a peer table, in which one peer has the addresses 198.18.1.0/24.
 fn overlay() -> (Overlay, Rc<RefCell<Wire>>, TableSender) {
     let [(inside, wire), (port, _)] = ports();

@@ -27,7 +27,7 @@ use crate::board::{Group, Sink, Stage};
 use crate::endpoint::{self, Endpoint};
 use crate::forward::DropReason;
 use crate::icmp::{self, Limiter};
-use crate::ingress::{Ingress, Traffic};
+use crate::ingress::{Ingress, Traffic, packets};
 use crate::tuning::{Remcsum, Settings};
 
 /// Rate limit of the ICMP errors of one tunnel: rate per second, and burst. They all say that a packet is too
@@ -261,7 +261,7 @@ impl Member {
     /// Drops a packet that exceeds the path MTU and must not be fragmented, and sends an ICMP error to its sender,
     /// where the rate limit allows.
     fn send_packet_too_big(&mut self, packet: Box<Packet<Page>>, mtu: usize, common: &mut Common, now: Nanos) {
-        common.drops.add(Dropped::PathMtu);
+        common.drops.add_many(Dropped::PathMtu, packets(&packet));
         if icmp::kind_of(&packet, DropReason::TooBig).is_some()
             && self.errors.take(now)
             && let Some(mut page) = common.rx.pages.take()
@@ -291,7 +291,7 @@ impl Member {
                     }
                     self.aim_and_send(*last, packet, common);
                 } else {
-                    common.drops.add(Dropped::NoRemote);
+                    common.drops.add_many(Dropped::NoRemote, packets(&packet));
                     common.rx.pool.put(packet);
                 }
                 self.flood = flood;
@@ -317,7 +317,7 @@ impl Member {
                 common.outside.push(packet, &mut common.rx, &mut self.split_drops);
             }
             Err(why) => {
-                self.encap_drops.add(why);
+                self.encap_drops.add_many(why, packets(&packet));
                 common.rx.pool.put(packet);
             }
         }
