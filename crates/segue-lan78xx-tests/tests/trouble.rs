@@ -6,14 +6,15 @@ mod support;
 use std::cell::Cell;
 use std::rc::Rc;
 
-use segue::packet::Csum;
+use segue::gso::Limits;
+use segue::packet::{Csum, Gso, GsoKind, TrainCsum, Unit};
 use segue_lan78xx::driver::{Config, Driver, Error, LookupResult};
 use segue_lan78xx::model::{Fault, LinkSpeed, Model, Partner};
-use segue_lan78xx::regs::{request, stat};
+use segue_lan78xx::regs::{self, mii, request, stat};
 use segue_lan78xx::usb::local::{Clock, Local};
-use segue_lan78xx::usb::{self, Lent, Speed, Transfer, Transport};
-use segue_port::{Drop, Port, RxBatch};
-use support::{Meddled, Meddler, Rig, chip, datagram, local, modes};
+use segue_lan78xx::usb::{self, Done, Lent, Speed, Transfer, Transport};
+use segue_port::{Drop, Port, RxBatch, Sent, TxBatch};
+use support::{Meddled, Meddler, Rig, chip, datagram, load, local, modes, primed, unpadded};
 
 /// A transport that refuses every transfer while it is switched on, and counts them.
 struct Refusing {
@@ -234,4 +235,133 @@ fn statistics_that_come_short_are_an_error_and_change_nothing() {
     cuts.set(false);
     driver.read_statistics().unwrap();
     assert_eq!(driver.statistics()[stat::RX_FCS], 9);
+}
+
+/// A device at the other end of a network. While `keeps` is set, it gives no sent transfer back, and of those that are
+/// stalled or cancelled only the first; while `is_busy` is, its PHY is never ready.
+#[derive(Clone, Default)]
+struct Far {
+    keeps: Rc<Cell<bool>>,
+    is_busy: Rc<Cell<bool>>,
+    is_phy: bool,
+    has_stalled: bool,
+}
+
+impl Meddler for Far {
+    fn before(&mut self, _model: &mut Model, setup: usb::Setup) -> Result<(), usb::Error> {
+        self.is_phy = setup.request == request::READ_REGISTER && setup.index == regs::MII_ACC;
+        Ok(())
+    }
+
+    fn answer(&mut self, bytes: &mut [u8], len: usize) -> Result<usize, usb::Error> {
+        if self.is_phy && self.is_busy.get() {
+            bytes[0] |= mii::BUSY as u8;
+        }
+        Ok(len)
+    }
+
+    fn delay(&self) -> u64 {
+        if self.is_busy.get() { 20_000_000 } else { 0 }
+    }
+
+    fn keeps(&mut self, transfer: &Transfer<Done>) -> bool {
+        let is_sent = transfer.request().endpoint == regs::endpoint::BULK_OUT;
+        let is_later = transfer.result().is_err() && std::mem::replace(&mut self.has_stalled, self.keeps.get());
+        self.keeps.get() && (is_sent || is_later)
+    }
+}
+
+/// Returns a driver of a device far away whose link is up.
+fn far(config: Config, far: &Far) -> (Driver<Meddled<Far>>, RxBatch) {
+    let mut driver = Driver::open(Meddled::new(local(chip(Speed::Super)), far.clone()), config).unwrap();
+    let mut rx = RxBatch::new(64);
+    driver.up().unwrap();
+    for _ in 0..1000 {
+        driver.usb().sleep(1_000_000);
+        driver.receive(&mut rx, 64).unwrap();
+    }
+    assert!(driver.link().up);
+    (driver, rx)
+}
+
+#[test]
+fn a_phy_that_is_never_ready_blocks_for_a_second_at_a_time_and_is_given_up() {
+    for (mode, config) in modes(Speed::Super) {
+        let it = Far::default();
+        let (mut driver, mut rx) = far(config, &it);
+        it.is_busy.set(true);
+        driver.usb().local.borrow_mut().model.set_partner(None);
+        let begin = driver.usb().now();
+        for _ in 0..100 {
+            let before = driver.usb().now();
+            driver.usb().sleep(100_000_000);
+            driver.receive(&mut rx, 64).unwrap();
+            let took = driver.usb().now().0 - before.0;
+            assert!(took < 3_000_000_000, "{mode}: {took} ns");
+        }
+        assert!(driver.is_gone(), "{mode}: {:?} in {} ns", driver.numbers(), driver.usb().now().0 - begin.0);
+    }
+}
+
+#[test]
+fn a_halted_endpoint_whose_transfers_do_not_come_back_is_no_device_any_more() {
+    for (mode, config) in modes(Speed::Super) {
+        let it = Far::default();
+        let (mut driver, mut rx) = far(config, &it);
+        it.keeps.set(true);
+        driver.usb().local.borrow_mut().model.inject(Fault::BulkInStall);
+        for number in 0..100 {
+            driver.usb().local.borrow_mut().model.receive(datagram(true, number, 100));
+            driver.usb().sleep(100_000_000);
+            driver.receive(&mut rx, 64).unwrap();
+            rx.packets.clear();
+        }
+        assert!(driver.is_gone() && driver.numbers().halts == 0, "{mode}: {:?}", driver.numbers());
+    }
+}
+
+#[test]
+fn each_frame_of_a_train_that_is_lost_with_its_device_is_counted() {
+    for (mode, config) in modes(Speed::Super) {
+        let it = Far::default();
+        let (mut driver, mut rx) = far(config, &it);
+        driver.on_gone(Box::new(|_| LookupResult::Back(Meddled::new(local(chip(Speed::Super)), Far::default()))));
+        it.keeps.set(true);
+        // Trains of datagrams are cut here. They fill the transfers, of which none comes back, and the rest waits.
+        let frame = primed(&datagram(true, 1, 60_000));
+        let gso = Gso { kind: GsoKind::Udp, size: 1000, fixed_ids: 0 };
+        let any = Limits { csum: true, uso: true, max_udp_segs: 64, ..Limits::NONE };
+        let mut tx = TxBatch::new();
+        let mut is_blocked = false;
+        for _ in 0..1000 {
+            let mut packet = load(&mut rx, &frame, Csum::Partial);
+            packet.offload.unit = Unit::Train { csum: TrainCsum::Partial, gso };
+            assert!(tx.push(packet, &any).is_ok());
+            is_blocked = driver.transmit(&mut tx).unwrap() == Sent::Blocked;
+            tx.recycle(&mut rx.pool);
+            if is_blocked {
+                break;
+            }
+        }
+        assert!(is_blocked, "{mode}");
+        // None has come back, so that all are lost with the device.
+        let given = driver.counters().tx.segments;
+        driver.usb().local.borrow_mut().model.unplug();
+        for _ in 0..2000 {
+            driver.usb().sleep(1_000_000);
+            driver.receive(&mut rx, 64).unwrap();
+        }
+        assert!(!driver.is_gone() && driver.link().up, "{mode}");
+        assert_eq!(driver.numbers().tx_errors, given, "{mode}");
+        let next = load(&mut rx, &datagram(true, 7, 900), Csum::Unknown);
+        assert!(tx.push(next, &any).is_ok());
+        let mut frames = Vec::new();
+        for _ in 0..20 {
+            driver.transmit(&mut tx).unwrap();
+            driver.usb().sleep(1_000_000);
+            driver.receive(&mut rx, 64).unwrap();
+            frames.extend(driver.usb().local.borrow_mut().model.transmit());
+        }
+        assert!(frames.len() == 1 && unpadded(&frames[0]) == datagram(true, 7, 900), "{mode}: {}", frames.len());
+    }
 }

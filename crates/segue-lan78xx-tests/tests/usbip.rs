@@ -380,6 +380,32 @@ fn thirty_transfers_wait_while_control_goes_on_and_come_back_when_cancelled() {
 }
 
 #[test]
+fn each_transfer_is_asked_back_once_by_a_client_whose_server_does_not_answer() {
+    use std::io::Read;
+    const MESSAGE: usize = 48;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    near.set_nonblocking(true).unwrap();
+    let (mut far, _) = listener.accept().unwrap();
+    let server = thread::spawn(move || {
+        let mut bytes = Vec::new();
+        far.read_to_end(&mut bytes).unwrap();
+        bytes.len() / MESSAGE
+    });
+    let record = Record::parse(&[&[0; 256][..], &b"1-1"[..], &[0; 29], &words(&[1, 2, 5]), &[0; 12]].concat()).unwrap();
+    let mut client = Client::of(near, record).unwrap();
+    for tag in 0..30 {
+        let request = Request { endpoint: 0x81, tag, len: 2048, zero_packet: false };
+        client.submit(Transfer::allocate(2048).unwrap().lend(request));
+    }
+    for _ in 0..1000 {
+        client.cancel(0x81);
+    }
+    client.release();
+    assert_eq!(server.join().unwrap(), 30 + 30, "messages");
+}
+
+#[test]
 fn the_driver_comes_up_over_tcp_and_notices_the_end_of_its_server() {
     // With transfers under way, and with none whose completion could report it.
     for is_up in [true, false] {

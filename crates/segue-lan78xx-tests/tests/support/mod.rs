@@ -194,6 +194,15 @@ pub trait Meddler {
         let _ = bytes;
         Ok(len)
     }
+    /// Returns the number of nanoseconds that a control request takes.
+    fn delay(&self) -> u64 {
+        0
+    }
+    /// Returns whether the device keeps a transfer that has completed.
+    fn keeps(&mut self, transfer: &Transfer<Done>) -> bool {
+        let _ = transfer;
+        false
+    }
     /// Receives a transfer that is to be submitted.
     fn submit(&mut self, transfer: &Transfer<Lent>) -> Result<(), usb::Error> {
         let _ = transfer;
@@ -227,6 +236,7 @@ impl<M: Meddler> Transport for Meddled<M> {
 
     fn control_in(&mut self, setup: Setup, into: &mut [u8]) -> Result<usize, usb::Error> {
         let mut local = self.local.borrow_mut();
+        local.sleep(self.meddler.delay());
         self.meddler.before(&mut local.model, setup)?;
         let len = local.control_in(setup, into)?;
         self.meddler.answer(into, len)
@@ -234,6 +244,7 @@ impl<M: Meddler> Transport for Meddled<M> {
 
     fn control_out(&mut self, setup: Setup, data: &[u8]) -> Result<(), usb::Error> {
         let mut local = self.local.borrow_mut();
+        local.sleep(self.meddler.delay());
         self.meddler.before(&mut local.model, setup)?;
         local.control_out(setup, data)
     }
@@ -246,7 +257,11 @@ impl<M: Meddler> Transport for Meddled<M> {
     }
 
     fn reap(&mut self) -> Option<Transfer<Done>> {
-        self.refused.pop().or_else(|| self.local.borrow_mut().reap())
+        if let Some(refused) = self.refused.pop() {
+            return Some(refused);
+        }
+        let Meddled { local, meddler, .. } = self;
+        std::iter::from_fn(|| local.borrow_mut().reap()).find(|done| !meddler.keeps(done))
     }
 
     fn cancel(&mut self, endpoint: u8) {

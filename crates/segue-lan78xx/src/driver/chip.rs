@@ -45,6 +45,8 @@ pub(super) type Result<T> = std::result::Result<T, Error>;
 const MILLISECOND: u64 = 1_000_000;
 /// Longest wait for a status bit, in steps of [`MILLISECOND`].
 const STEPS: u32 = 1000;
+/// Number of reads of a status bit before the time decides, since over a network each may take longer than all steps.
+const LEAST_READS: u32 = 10;
 /// Longest wait for the data port, in steps of [`TABLE_STEP`] nanoseconds.
 const TABLE_STEPS: u32 = 100;
 const TABLE_STEP: u64 = 50_000;
@@ -92,10 +94,14 @@ impl<T: Transport> ChipAccess<T> {
         (steps, step): (u32, u64),
         done: impl Fn(u32) -> bool,
     ) -> Result<u32> {
-        for _ in 0..steps {
+        let until = self.usb.now().after(u64::from(steps) * step);
+        for read in 1..=steps {
             let value = self.read(register)?;
             if done(value) {
                 return Ok(value);
+            }
+            if read >= LEAST_READS && self.usb.now() >= until {
+                break;
             }
             self.usb.sleep(step);
         }

@@ -10,7 +10,7 @@ use crate::regs::{STATISTICS, stat};
 use crate::usb::Transport;
 
 use super::Driver;
-use super::timing::{TRANSFER_RETRY, TX_PATIENCE};
+use super::timing::{HALT_PATIENCE, TRANSFER_RETRY, TX_PATIENCE};
 
 impl<T: Transport> Port for Driver<T> {
     fn limits(&self) -> &Limits {
@@ -119,9 +119,11 @@ impl<T: Transport> Driver<T> {
         } else {
             let memory = self.tx.is_starved().then(|| now.after(TRANSFER_RETRY));
             let stuck = self.tx.deadline().map(|since| since.after(TX_PATIENCE));
+            let halted = self.halted_since.map(|since| since.after(HALT_PATIENCE));
             let work =
                 [self.statistics.due(), self.link_work, self.suspended_until].map(|at| at.filter(|_| self.is_up));
-            [self.chip.usb.deadline(), memory, stuck, self.follower.again].into_iter().chain(work).flatten().min()
+            let others = [self.chip.usb.deadline(), memory, stuck, halted, self.follower.again];
+            others.into_iter().chain(work).flatten().min()
         };
         self.timer.arm(due, now);
         due.is_some_and(|at| at <= now)

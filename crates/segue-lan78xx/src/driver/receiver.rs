@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use segue_port::Received;
 
+use crate::frame::rx::{ChecksumErrors, Frames};
 use crate::usb::{Done, Idle, Transfer};
 
 use super::{Config, Error};
@@ -36,12 +37,15 @@ impl Receiver {
         self.lent == 0
     }
 
-    /// Drops received frames that were not delivered yet.
-    pub(super) fn forget(&mut self) {
+    /// Drops received frames that were not delivered yet, and returns their number.
+    pub(super) fn forget(&mut self, errors: ChecksumErrors) -> u64 {
+        let count = |transfer: &Transfer<Done>| Frames::new(transfer.received(), errors).flatten().count();
+        let dropped = self.overflow.len() + self.done.iter().map(count).sum::<usize>();
         self.overflow.clear();
         self.idle.extend(self.done.drain(..).map(Transfer::recycle));
         self.idle.truncate(self.total);
         self.halted = false;
+        dropped as u64
     }
 
     pub(super) fn waiting(&self) -> bool {

@@ -97,6 +97,7 @@ impl<T: Transport> Driver<T> {
         }
         // Transfers that the old transport never gave back are lost too.
         self.numbers.tx_errors += self.tx.forget();
+        self.forget_received();
         self.rx = Receiver::new(&self.config)?;
         self.tx = Transmitter::new(&self.config)?;
         self.interrupt = Some(Transfer::allocate(INTERRUPT_LEN)?);

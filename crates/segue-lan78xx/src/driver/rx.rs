@@ -75,6 +75,12 @@ impl<T: Transport> Driver<T> {
         }
     }
 
+    /// Drops received frames that were not delivered yet.
+    pub(super) fn forget_received(&mut self) {
+        let dropped = self.rx.forget(self.config.checksum_errors);
+        self.counters.drops.add_many(segue_port::Drop::DeviceDown, dropped);
+    }
+
     /// Restarts halted endpoints once all of their transfers are back.
     pub(super) fn recover(&mut self) {
         if self.rx.halted {

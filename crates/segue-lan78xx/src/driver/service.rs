@@ -1,11 +1,13 @@
 //! Work of the driver besides moving packets: completions, interrupts, timers.
 
+use segue::time::Nanos;
+
 use crate::regs::{self, endpoint};
 use crate::usb::{self, Done, Request, Transfer, Transport};
 
 use super::Error;
 use super::state::{Driver, INTERRUPT_LEN};
-use super::timing::{LINK_RETRY, TRANSFER_RETRY, TX_PATIENCE};
+use super::timing::{HALT_PATIENCE, LINK_FAILURES, LINK_RETRY, TRANSFER_RETRY, TX_PATIENCE};
 
 impl<T: Transport> Driver<T> {
     /// Processes completions, interrupts and timers.
@@ -23,13 +25,20 @@ impl<T: Transport> Driver<T> {
         if self.is_up {
             if self.link_work.take_if(|at| *at <= now).is_some() {
                 let done = self.follow_link();
+                self.link_failures = if done.is_err() { self.link_failures + 1 } else { 0 };
                 if done.is_err() {
                     // The chip reports each event only once.
-                    self.link_work = Some(now.after(LINK_RETRY));
+                    self.link_work = Some(self.chip.usb.now().after(LINK_RETRY));
                 }
                 self.note(done);
+                if self.link_failures >= LINK_FAILURES {
+                    self.lose();
+                }
             }
             self.recover();
+            if self.halted_since().is_some_and(|since| since.after(HALT_PATIENCE) <= now) {
+                self.lose();
+            }
             if self.tx.stuck_since(now).is_some_and(|since| since.after(TX_PATIENCE) <= now) {
                 self.numbers.tx_timeouts += 1;
                 self.chip.usb.cancel(endpoint::BULK_OUT);
@@ -47,6 +56,17 @@ impl<T: Transport> Driver<T> {
             self.fill();
             self.kick();
         }
+    }
+
+    /// Returns the time since which an endpoint has been halted whose transfers are not all back.
+    fn halted_since(&mut self) -> Option<Nanos> {
+        let waits = self.rx.halted && !self.rx.is_home() || self.tx.halted && !self.tx.is_home();
+        if !waits || self.gone {
+            self.halted_since = None;
+        } else if self.halted_since.is_none() {
+            self.halted_since = Some(self.chip.usb.now());
+        }
+        self.halted_since
     }
 
     /// Counts a failed register access. The device is given up if it is gone, and also if it does not answer: each

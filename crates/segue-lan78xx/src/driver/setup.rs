@@ -158,7 +158,7 @@ impl<T: Transport> Driver<T> {
             }
             self.chip.usb.sleep(1_000_000);
         }
-        self.rx.forget();
+        self.forget_received();
         self.tx.lose(&mut self.numbers);
         self.statistics.stop();
         self.set_link(super::LinkState::default());

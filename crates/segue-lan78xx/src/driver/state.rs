@@ -43,6 +43,10 @@ pub struct Driver<T> {
     pub(super) suspended_until: Option<Nanos>,
     /// Time at which the link's state is to be read.
     pub(super) link_work: Option<Nanos>,
+    /// Number of times in a row that reading it has failed.
+    pub(super) link_failures: u32,
+    /// Time since which an endpoint has been halted whose transfers are not all back.
+    pub(super) halted_since: Option<Nanos>,
     pub(super) finder: Option<Finder<T>>,
     pub(super) next_lookup: Option<Nanos>,
     /// Vendor and product id of another device that was connected to the adapter's USB port.
@@ -114,6 +118,8 @@ impl<T: Transport> Driver<T> {
             interrupt: Some(Transfer::allocate(INTERRUPT_LEN)?),
             suspended_until: None,
             link_work: None,
+            link_failures: 0,
+            halted_since: None,
             finder: None,
             next_lookup: None,
             stranger: None,

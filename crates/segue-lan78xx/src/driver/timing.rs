@@ -5,5 +5,10 @@ pub(super) const LINK_RETRY: u64 = 100_000_000;
 /// Interval before submitting again after an allocation failed or the bus refused a transfer, nanoseconds: an immediate
 /// retry would fail too.
 pub(super) const TRANSFER_RETRY: u64 = 10_000_000;
+/// Number of failures in a row to read the link's state after which a device that answers is given up and set up
+/// again.
+pub(super) const LINK_FAILURES: u32 = 5;
+/// Time that a halted endpoint's transfers may take to come back, nanoseconds, before the device is given up.
+pub(super) const HALT_PATIENCE: u64 = 5_000_000_000;
 /// Time without progress after which sending is restarted, nanoseconds, as in Linux.
 pub(super) const TX_PATIENCE: u64 = 5_000_000_000;

@@ -85,8 +85,11 @@ impl Transmitter {
         self.stuck_since(Nanos(0))
     }
 
-    /// Drops the frames in an unsent transfer.
+    /// Drops the frames in an unsent transfer, and those of a train that have no room in it.
     pub(super) fn lose(&mut self, numbers: &mut Numbers) {
+        numbers.tx_errors += self.cut.frames().len().saturating_sub(self.left) as u64;
+        self.cut.clear();
+        self.left = 0;
         if let Some(open) = self.open.take() {
             numbers.tx_errors += u64::from(open.frames);
             self.idle.push(open.memory);

@@ -119,7 +119,8 @@ pub struct Usbfs {
     pending: BTreeMap<usize, sys::Pending>,
     done: VecDeque<Transfer<Done>>,
     gone: bool,
-    /// Whether a request has failed because the device is gone, which may be long before the kernel disconnects it.
+    /// Whether a request has failed because the device is gone, which may be long before the kernel disconnects it, or
+    /// has not answered in time, and none has succeeded since.
     unreachable: bool,
     guard: Option<Arc<Guard>>,
 }
@@ -141,13 +142,14 @@ impl Usbfs {
         Usbfs { file, identity, speed, next: 0, pending, done, gone: false, unreachable: false, guard: None }
     }
 
-    /// Converts the result of a request, and records that the device is gone.
+    /// Converts the result of a request, and records whether the device answers.
     fn judge<T>(&mut self, result: io::Result<T>) -> Result<T, Error> {
+        self.unreachable &= result.is_err();
         result.map_err(|error| self.note(from_io(&error)))
     }
 
     fn note(&mut self, error: Error) -> Error {
-        self.unreachable |= error == Error::Gone;
+        self.unreachable |= matches!(error, Error::Gone | Error::Timeout);
         error
     }
 
@@ -306,6 +308,16 @@ mod tests {
         let transfer = Transfer::allocate(64).unwrap();
         usb.submit(transfer.lend(Request { endpoint: 2, tag: 0, len: 64, zero_packet: false }));
         assert_eq!(usb.reap().map(|done| done.result()), Some(Err(Error::Gone)));
+    }
+
+    #[test]
+    fn a_device_that_has_not_answered_is_not_given_back_unless_it_has_answered_since() {
+        let mut usb = Usbfs::of(File::open("/dev/null").unwrap().into(), (0, 0), Speed::High);
+        for (errno, is_silent) in [(libc::EPIPE, false), (libc::ETIMEDOUT, true), (libc::ENODEV, true)] {
+            assert!(usb.judge::<()>(Err(io::Error::from_raw_os_error(errno))).is_err());
+            assert_eq!(usb.unreachable, is_silent, "{errno}");
+            assert!(usb.judge(Ok(())).is_ok() && !usb.unreachable);
+        }
     }
 
     #[test]

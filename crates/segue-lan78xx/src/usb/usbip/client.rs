@@ -30,6 +30,9 @@ const GATHERING: Duration = Duration::from_millis(1);
 const FAILED_PAUSE: Duration = Duration::from_millis(5);
 /// Maximum number of devices in a server's list that are read.
 const MAX_DEVICES: u32 = 1024;
+/// Largest number of UNLINK requests without an answer. An honest server answers each, and the driver has fewer
+/// transfers.
+const MAX_UNLINKS: usize = 1024;
 
 /// The reason why a device could not be imported.
 #[derive(Debug)]
@@ -224,7 +227,8 @@ pub fn list(server: impl ToSocketAddrs) -> Result<Vec<Record>, ImportError> {
 /// A request without a reply so far.
 #[derive(Debug)]
 enum Waiting {
-    Transfer(Transfer<Lent>),
+    /// A transfer, and whether its cancellation was requested.
+    Transfer(Transfer<Lent>, bool),
     /// A control request, with the largest length of its reply.
     Control(usize),
     /// A request to cancel a transfer.
@@ -338,7 +342,7 @@ impl Client {
         self.gone = true;
         self.answer.get_or_insert(Err(Error::Gone));
         for number in std::mem::take(&mut self.order) {
-            if let Some(Waiting::Transfer(transfer)) = self.waiting.remove(&number) {
+            if let Some(Waiting::Transfer(transfer, _)) = self.waiting.remove(&number) {
                 self.done.push_back(transfer.complete(Err(Error::Gone)));
             }
         }
@@ -430,7 +434,7 @@ impl Client {
         let (status, len) = (header.words[0] as i32, header.words[1] as usize);
         let result = wire::error_of(status).map_or(Ok(len), Err);
         match self.waiting.get_mut(&header.seqnum)? {
-            Waiting::Transfer(transfer) => {
+            Waiting::Transfer(transfer, _) => {
                 let request = transfer.request();
                 if len > request.len.min(MAX_TRANSFER) {
                     return None;
@@ -464,7 +468,7 @@ impl Client {
     }
 
     fn finish(&mut self, number: u32, result: Result<usize, Error>) {
-        if let Some(Waiting::Transfer(transfer)) = self.waiting.remove(&number) {
+        if let Some(Waiting::Transfer(transfer, _)) = self.waiting.remove(&number) {
             self.order.retain(|waiting| *waiting != number);
             self.done.push_back(transfer.complete(result));
         }
@@ -559,7 +563,7 @@ impl Transport for Client {
         let mut message = Vec::with_capacity(HEADER_LEN + outgoing.len());
         self.header(number, request.endpoint, [flags, request.len as u32, 0, 0, 0], [0; 8]).emit(&mut message);
         message.extend_from_slice(outgoing);
-        self.waiting.insert(number, Waiting::Transfer(transfer));
+        self.waiting.insert(number, Waiting::Transfer(transfer, false));
         self.order.push_back(number);
         self.send(&message);
     }
@@ -572,11 +576,19 @@ impl Transport for Client {
     }
 
     fn cancel(&mut self, endpoint: u8) {
-        let is_meant = |number: &&u32| match self.waiting.get(*number) {
-            Some(Waiting::Transfer(transfer)) => transfer.request().endpoint == endpoint,
-            _ => false,
-        };
-        let targets: Vec<u32> = self.order.iter().filter(is_meant).copied().collect();
+        let mut targets = Vec::new();
+        for number in &self.order {
+            if let Some(Waiting::Transfer(transfer, is_cancelled)) = self.waiting.get_mut(number)
+                && transfer.request().endpoint == endpoint
+                && !std::mem::replace(is_cancelled, true)
+            {
+                targets.push(*number);
+            }
+        }
+        let unanswered = self.waiting.values().filter(|waiting| matches!(waiting, Waiting::Unlink(_))).count();
+        if !targets.is_empty() && unanswered + targets.len() > MAX_UNLINKS {
+            return self.lose();
+        }
         for target in targets {
             let number = self.number();
             let mut message = Vec::with_capacity(HEADER_LEN);

@@ -24,6 +24,8 @@ const MAX_OUTPUT: usize = 4 << 20;
 const MAX_SESSIONS: usize = 16;
 /// Time after which a connection without the device is closed, nanoseconds.
 const GREETING_TIMEOUT: u64 = 5_000_000_000;
+/// Pause after a connection could not be accepted, nanoseconds.
+const ACCEPT_PAUSE: u64 = 100_000_000;
 
 /// The cable of a model: passes whole frames to a port and from it.
 pub struct Wire {
@@ -168,6 +170,8 @@ pub struct Server {
     /// Cable of the model; without one no frames arrive, and sent ones are lost.
     pub wire: Option<Wire>,
     uncabled: u64,
+    /// Time until which no connection is accepted, after a failure.
+    accepts_at: Option<Nanos>,
 }
 
 impl Server {
@@ -178,7 +182,7 @@ impl Server {
     pub fn new(listener: TcpListener, bus_id: &str, model: Model, wire: Option<Wire>) -> io::Result<Server> {
         listener.set_nonblocking(true)?;
         let exported = Exported { bus_id: bus_id.to_owned(), is_taken: false };
-        Ok(Server { listener, exported, connections: Vec::new(), model, wire, uncabled: 0 })
+        Ok(Server { listener, exported, connections: Vec::new(), model, wire, uncabled: 0, accepts_at: None })
     }
 
     /// Returns whether a client has the device.
@@ -194,7 +198,9 @@ impl Server {
     /// Calls `each` with every descriptor to wait for, and with whether to wait until it is readable and until it is
     /// writable.
     pub fn each_interest(&self, each: &mut dyn FnMut(BorrowedFd<'_>, bool, bool)) {
-        each(self.listener.as_fd(), true, false);
+        if self.accepts_at.is_none() {
+            each(self.listener.as_fd(), true, false);
+        }
         for Connection { stream, session, .. } in &self.connections {
             each(stream.as_fd(), session.output().len() < MAX_OUTPUT, !session.output().is_empty());
         }
@@ -205,7 +211,8 @@ impl Server {
 
     /// Returns the time at which [`Server::step`] has work to do even without input.
     pub fn deadline(&self) -> Option<Nanos> {
-        self.connections.iter().filter_map(Connection::ends_at).chain(self.model.deadline()).min()
+        let ends = self.connections.iter().filter_map(Connection::ends_at);
+        ends.chain(self.model.deadline()).chain(self.accepts_at).min()
     }
 
     /// Waits for input or a deadline, at most `longest`, and processes it.
@@ -228,10 +235,10 @@ impl Server {
     /// Processes all input, without waiting. Returns whether more can be processed at once.
     ///
     /// # Errors
-    /// The error of a cable or listener that has failed. Connections that fail are closed.
+    /// The error of a cable that has failed. Connections that fail are closed.
     pub fn step(&mut self) -> io::Result<bool> {
         let now = segue_port::now();
-        self.accept(now)?;
+        self.accept(now);
         self.model.advance(now);
         for connection in &mut self.connections {
             let Connection { stream, session, .. } = &mut *connection;
@@ -285,7 +292,13 @@ impl Server {
         Ok(())
     }
 
-    fn accept(&mut self, now: Nanos) -> io::Result<()> {
+    /// Accepts connections. After a failure, for lack of descriptors or memory, none is accepted for a while: the
+    /// listener stays readable, and the client that has the device goes on.
+    fn accept(&mut self, now: Nanos) {
+        if self.accepts_at.is_some_and(|at| at > now) {
+            return;
+        }
+        self.accepts_at = None;
         loop {
             match self.listener.accept() {
                 Ok((stream, _)) => {
@@ -301,9 +314,12 @@ impl Server {
                     }
                     self.connections.push(Connection { stream, session: Session::default(), since: now });
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => {}
-                Err(error) => return Err(error),
+                Err(_) => {
+                    self.accepts_at = Some(now.after(ACCEPT_PAUSE));
+                    return;
+                }
             }
         }
     }
