@@ -14,6 +14,10 @@ use segue::time::Nanos;
 /// Largest number of GRO tables; beyond it the least recently used one is replaced. Real captures need one for each
 /// interface and direction.
 const MAX_LANES: usize = 64;
+/// Maximum number of records that wait for a decision.
+pub(crate) const WINDOW: usize = 65_536;
+/// Maximum number of bytes of records that wait for a decision.
+pub(crate) const WINDOW_BYTES: usize = 24 << 20;
 
 /// The bytes of a record from its network header on, with the index of the record.
 #[derive(Clone, Debug)]
@@ -80,11 +84,15 @@ struct Lane {
     /// Records of packets without payload and of the acknowledgments merged into them, by the address of their box:
     /// such packets have no payload bytes that lead back to a record.
     bare: BTreeMap<usize, Bare>,
+    /// Number of bytes of the records that wait in the table.
+    bytes: usize,
     used: u64,
 }
 
 struct Bare {
     index: u64,
+    /// Length of the record in bytes.
+    len: usize,
     swallowed: Vec<u64>,
 }
 
@@ -234,8 +242,9 @@ impl Lanes {
         let lane = &mut self.lanes[lane];
         let place = place_in_memory(&packet);
         if packet.payload.is_empty() || packet.layout.is_padded() {
-            lane.bare.insert(place, Bare { index, swallowed: Vec::new() });
+            lane.bare.insert(place, Bare { index, len: raw.len(), swallowed: Vec::new() });
         }
+        lane.bytes += raw.len();
         let before = lane.gro.stats().clone();
         // The pool has room for one more box, so that one that is swallowed is the next that it hands out.
         let spare = self.pool.take();
@@ -243,6 +252,7 @@ impl Lanes {
         if lane.gro.stats().swallowed > before.swallowed {
             let gone = self.pool.take();
             let older = lane.bare.remove(&place_in_memory(&gone));
+            lane.bytes -= older.as_ref().map_or(0, |older| older.len);
             if let (Some(mut older), Some(newer)) = (older, lane.bare.get_mut(&place)) {
                 older.swallowed.push(older.index);
                 newer.swallowed = older.swallowed;
@@ -273,6 +283,13 @@ impl Lanes {
         frame.judge(&mut self.findings);
         let is_transport = |layer| layer == if is_tcp { Layer::Tcp } else { Layer::Udp };
         self.findings.iter().any(|f| !f.is_outer && is_transport(f.layer) && f.verdict == Verdict::Unfinished)
+    }
+
+    /// Returns whether as much waits in the tables as may, so that the caller must [`flush`](Lanes::flush).
+    pub(crate) fn is_full(&self) -> bool {
+        let of_lane = |lane: &Lane| (lane.gro.held_packets(), lane.bytes);
+        let (records, bytes) = self.lanes.iter().map(of_lane).fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1));
+        records >= WINDOW || bytes >= WINDOW_BYTES
     }
 
     /// Releases all packets that are held.
@@ -329,7 +346,7 @@ impl Lanes {
                 self.done.add(lane.gro.stats());
             }
             let gro = Gro::new(self.config);
-            self.lanes.push(Lane { interface, prefix: prefix.into(), gro, bare: BTreeMap::new(), used: 0 });
+            self.lanes.push(Lane { interface, prefix: prefix.into(), gro, bare: BTreeMap::new(), bytes: 0, used: 0 });
             self.lanes.len() - 1
         });
         self.lanes[at].used = self.uses;
@@ -342,6 +359,7 @@ fn finish(lane: &mut Lane, each: &mut impl FnMut(Released)) {
     let before = lane.gro.stats().clone();
     lane.gro.flush();
     drain_after(lane, &before, None, each);
+    debug_assert_eq!(lane.bytes, 0, "every record is released once");
 }
 
 /// Passes the packets released since the counters `before` to `each`, with the reasons counted since then; `pushed` is
@@ -349,16 +367,21 @@ fn finish(lane: &mut Lane, each: &mut impl FnMut(Released)) {
 fn drain_after(lane: &mut Lane, before: &gro::Stats, pushed: Option<u64>, each: &mut impl FnMut(Released)) {
     let mut ready = Vec::new();
     while let Some(packet) = lane.gro.pop() {
-        let mut members: Vec<u64> = packet.payload.frags().iter().map(|frag| frag.clone().into_inner().index).collect();
-        members.dedup();
-        let mut swallowed = Vec::new();
+        let (mut members, mut swallowed, mut bytes) = (Vec::new(), Vec::new(), 0);
+        for frag in packet.payload.frags() {
+            let buf = frag.clone().into_inner();
+            if members.last() != Some(&buf.index) {
+                members.push(buf.index);
+                bytes += buf.raw.len();
+            }
+        }
         // Packets without payload: an acknowledgment may have padding, a train never has.
         if (members.is_empty() || packet.layout.is_padded())
             && let Some(bare) = lane.bare.remove(&place_in_memory(&packet))
         {
-            members = vec![bare.index];
-            swallowed = bare.swallowed;
+            (members, swallowed, bytes) = (vec![bare.index], bare.swallowed, bare.len);
         }
+        lane.bytes -= bytes;
         ready.push((packet, members, swallowed));
     }
     if ready.is_empty() {

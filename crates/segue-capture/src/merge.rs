@@ -15,16 +15,11 @@ use crate::error::CaptureError;
 use crate::file::undo_notes::{self, Member, filtered};
 use crate::file::{
     Block, BlockKind, Form, Format, Interface, Item, MAX_SNAPLEN, Order, Outgoing, ReadError, Reader, Record, Writer,
-    is_unusual_tail, options,
+    fits_block, is_unusual_tail, options,
 };
-use crate::lanes::{self, Lanes, RecordBytes, place_of};
+use crate::lanes::{self, Lanes, RecordBytes, WINDOW, WINDOW_BYTES, place_of};
 pub use crate::lanes::{GroCounts, MergeRules};
 use crate::stream::{each_item, section_options};
-
-/// Maximum number of records that wait to be written.
-const WINDOW: usize = 65_536;
-/// Maximum number of bytes of records that wait to be written.
-const WINDOW_BYTES: usize = 24 << 20;
 
 /// Configuration of [`merge`].
 #[derive(Clone, Debug)]
@@ -211,10 +206,7 @@ impl<W: Write> Merger<'_, W> {
             let remark = Remark { why: self.window.explain.then(|| alone_because(&[why.name()])), swallowed: 0 };
             self.window.alone(index, remark);
         }
-        if self.window.slots.len() >= WINDOW || self.window.bytes >= WINDOW_BYTES {
-            self.flush()?;
-        }
-        self.emit()
+        self.proceed()
     }
 
     fn block(&mut self, block: &Block<'_>) -> io::Result<()> {
@@ -228,7 +220,13 @@ impl<W: Write> Merger<'_, W> {
         let raw = if self.window.notes { undo_notes::annotated(kind, raw, order) } else { raw.to_vec() };
         let len = raw.len();
         self.window.push(Slot::Block(kind, raw, order, interface.cloned()), len);
-        self.emit()
+        self.proceed()
+    }
+
+    /// Writes what is decided; with as much waiting as may wait, all trains end first. Blocks count too: no time passes
+    /// between them, so that any number of them may follow a packet that GRO holds.
+    fn proceed(&mut self) -> io::Result<()> {
+        if self.window.slots.len() >= WINDOW || self.window.bytes >= WINDOW_BYTES { self.flush() } else { self.emit() }
     }
 
     /// Ends all trains and writes all items.
@@ -272,7 +270,8 @@ impl<W: Write> Merger<'_, W> {
         let has_note = record.form == Form::Enhanced && undo_notes::find(record.options(), self.order).is_some();
         // How much of a simple packet block is there says the snap length, which is raised.
         let is_cut_by_snaplen = record.form == Form::Simple && record.is_cut();
-        let is_plain = !has_note && !is_cut_by_snaplen && remark.why.is_none() && remark.swallowed == 0;
+        let needs_note = has_note || is_cut_by_snaplen || remark.swallowed > 0;
+        let is_plain = !needs_note && remark.why.is_none();
         if is_plain || !self.window.notes || record.form == Form::Obsolete {
             return self.sink.record(&record);
         }
@@ -302,6 +301,10 @@ impl<W: Write> Merger<'_, W> {
             count => (undo_notes::NoteKind::Swallowed, undo_notes::swallowed(count as u64)),
         };
         undo_notes::push(&mut carried, self.order, about, false, &note);
+        if !needs_note && !fits_block(data.len(), carried.len()) {
+            // There is no room for the comment.
+            return self.sink.record(&record);
+        }
         self.sink.packet(&Outgoing {
             interface: record.interface,
             ticks: Some(ticks),
@@ -379,7 +382,8 @@ impl Window {
         packet
     }
 
-    /// Builds the single packet of a train with its note; `None` if the engine cannot write it.
+    /// Builds the single packet of a train with its note; `None` if the engine cannot write it, or if it could not be
+    /// undone or read.
     fn train(
         &self,
         packet: &mut segue::packet::Packet<RecordBytes>,
@@ -438,6 +442,7 @@ impl Window {
             // What could not be undone is not merged.
             undo_notes::is_modest(&list, note.len() + frame.len(), options.len()).then_some(())?;
             undo_notes::push(&mut options, order, undo_notes::NoteKind::Members, false, &note);
+            fits_block(frame.len(), options.len()).then_some(())?;
         }
         Some((first.clone(), Train { frame, options, ticks }))
     }

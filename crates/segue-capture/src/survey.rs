@@ -156,6 +156,9 @@ impl Trial {
     fn packet(&mut self, record: &Record<'_>, raw: &Rc<[u8]>) {
         let mut done = Vec::new();
         let taken = self.lanes.push(record, raw, record.number, |out| done.push(out));
+        if self.lanes.is_full() {
+            self.lanes.flush(|out| done.push(out));
+        }
         self.left += done.len() as u64 + u64::from(taken.is_err());
         done.into_iter().for_each(|out| self.lanes.give_back(out.packet));
     }

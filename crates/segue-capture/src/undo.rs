@@ -6,7 +6,7 @@ use std::io::{self, Read, Write};
 use crate::error::CaptureError;
 use crate::file::undo_notes::{self, Decoder, Member, NoteKind};
 use crate::file::{
-    Block, BlockKind, Form, Format, Item, Order, Outgoing, PcapHeader, ReadError, Reader, Record, Writer,
+    Block, BlockKind, Form, Format, Item, Order, Outgoing, PcapHeader, ReadError, Reader, Record, Writer, is_whole,
 };
 use crate::stream::each_item;
 
@@ -26,7 +26,7 @@ pub struct UndoReport {
     pub packets_out: u64,
     /// Number of trains that were split again.
     pub trains: u64,
-    /// Number of packets left unchanged because their note did not match them.
+    /// Number of packets and blocks left as they are because their note did not match them; blocks lose it.
     pub unreadable: u64,
     /// The position at which the input is truncated or damaged; all packets before it were restored.
     pub fault: Option<ReadError>,
@@ -157,9 +157,14 @@ impl<W: Write> Undoer<'_, W> {
                 }
                 Some(undo_notes::unannotated(kind, raw, order))
             }
-            Some((NoteKind::Block, original)) => {
+            Some((NoteKind::Block, original)) if is_whole(kind, original, order) => {
                 self.notes += 1;
                 Some(original.clone())
+            }
+            // Written as it is, it would take what follows in the file with it.
+            Some((NoteKind::Block, _)) => {
+                self.unreadable += 1;
+                Some(undo_notes::unannotated(kind, raw, order))
             }
             _ => None,
         };

@@ -3,9 +3,11 @@
 mod common;
 
 use common::packets::{train, tunnels, v4, v6};
-use common::{file_of, merge_packets, ports, survey, undo};
+use common::{file_of, merge, merge_packets, merging, ports, survey, undo};
 use segue::gro::Profile;
-use segue_capture::file::{Format, ReadError, Reader, link};
+use segue_capture::file::{
+    Format, Order, Outgoing, PcapHeader, ReadError, Reader, Writer, interface_block, link, section_block,
+};
 use segue_capture::merge::MergeRules;
 use segue_capture::survey::SIZES;
 use segue_capture::verify::{VerifyConfig, verify};
@@ -43,6 +45,30 @@ fn flows_sizes_and_what_would_merge_are_counted() {
         }
         assert!(found.gro.trains >= 1 && found.fault.is_none());
     }
+}
+
+#[test]
+fn where_too_many_packets_wait_a_survey_ends_their_trains_as_a_merge_does() {
+    let head = PcapHeader { order: Order::NATIVE, nanos: true, snaplen: 0, link: u32::from(link::RAW) };
+    let mut first = section_block(Order::NATIVE, &[]);
+    (0..9).for_each(|_| first.extend(interface_block(Order::NATIVE, &head.interface())));
+    let mut writer = Writer::new(first, Format::Pcapng);
+    // More than 65,536 packets at one time, and of no connection as many as a train may have.
+    let mut senders: Vec<Sender> = (0..8).map(|flow| Sender::tcp(v4(), flow, 1, vec![])).collect();
+    for _ in 0..950 {
+        for sender in &mut senders {
+            let data = sender.send(1, 0).bytes();
+            for interface in 0..9 {
+                let len = data.len() as u32;
+                let packet = Outgoing { interface, ticks: Some(0), len, data: &[&data], options: &[] };
+                writer.packet(&packet).unwrap();
+            }
+        }
+    }
+    let file = writer.finish().unwrap();
+    let (_, merged) = merge(&file, Format::Pcapng, &merging(MergeRules::default())).unwrap();
+    assert_eq!((merged.packets_in, merged.packets_out), (68_400, 2 * 72));
+    assert_eq!(survey(&file, MergeRules::default()).would_leave[0], (Profile::Strict, merged.packets_out));
 }
 
 #[test]

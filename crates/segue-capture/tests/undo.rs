@@ -9,12 +9,14 @@ use std::path::Path;
 use std::process::Command;
 
 use common::shapes::{file, shapes};
-use common::{by, decap, form_of, learned, merge, merging, ports, split, survey, undo, verify};
+use common::{block, by, decap, form_of, learned, merge, merging, ports, split, survey, undo, verify};
 use segue::gro::Profile;
 use segue_capture::CaptureError;
 use segue_capture::decap::DecapConfig;
+use segue_capture::file::undo_notes::{self, NoteKind};
 use segue_capture::file::{
-    DifferentHeader, Format, Item, Order, Outgoing, PcapHeader, ReadError, Reader, Writer, link, options,
+    Block, BlockKind, DifferentHeader, Format, Item, Order, Outgoing, PcapHeader, ReadError, Reader, Writer,
+    interface_block, link, options, section_block,
 };
 use segue_capture::merge::{MergeConfig, MergeRules};
 use segue_capture::split::SegmentSize;
@@ -334,6 +336,75 @@ fn two_merged_files_in_one_become_one_pcap_file_only_where_their_headers_agree()
     let Err(CaptureError::Write(error)) = undo(&both, Format::Pcap) else { panic!("two headers in one pcap file") };
     assert!(error.get_ref().is_some_and(|inner| inner.is::<DifferentHeader>()), "{error:?}");
     assert_eq!(all(&undo(&both, Format::Pcapng).unwrap().0).0.len(), 24);
+}
+
+/// Builds a file of twelve packets with the note `original` in its section header or its interface description.
+fn noted(order: Order, kind: BlockKind, original: &[u8]) -> Vec<u8> {
+    let head = PcapHeader { order, nanos: true, snaplen: 0, link: u32::from(link::RAW) };
+    let whole = [section_block(order, &[]), interface_block(order, &head.interface())];
+    let mut file = Vec::new();
+    for (block_kind, number, fields, whole) in
+        [(BlockKind::Section, 0x0a0d_0d0a, 16, &whole[0]), (BlockKind::Interface, 1, 8, &whole[1])]
+    {
+        if block_kind == kind {
+            let mut body = whole[8..8 + fields].to_vec();
+            undo_notes::push(&mut body, order, NoteKind::Block, kind == BlockKind::Section, original);
+            file.extend(block(order, number, &body));
+        } else {
+            file.extend(whole);
+        }
+    }
+    let mut writer = Writer::new(file, Format::Pcapng);
+    // The bytes of the section header are there already: only its byte order is passed on.
+    writer.block(&Block { kind: BlockKind::Section, raw: &[], order, interface: None }).unwrap();
+    for (n, packet) in stream().iter().enumerate() {
+        let ticks = Some(n as u64);
+        let packet = Outgoing { interface: 0, ticks, len: packet.len() as u32, data: &[packet], options: &[] };
+        writer.packet(&packet).unwrap();
+    }
+    writer.finish().unwrap()
+}
+
+#[test]
+fn a_noted_block_that_is_not_one_whole_block_of_its_kind_is_not_written() {
+    for order in [Order::Little, Order::Big] {
+        let other = if order == Order::Big { Order::Little } else { Order::Big };
+        let interface = |order| {
+            let head = PcapHeader { order, nanos: true, snaplen: 96, link: u32::from(link::RAW) };
+            interface_block(order, &head.interface())
+        };
+        let mut list = Vec::new();
+        options::push(&mut list, order, options::COMMENT, b"as it was");
+        let kinds = [
+            (BlockKind::Section, section_block(order, &list), section_block(other, &list), interface(order)),
+            (BlockKind::Interface, interface(order), interface(other), section_block(order, &list)),
+        ];
+        for (kind, right, in_other_order, of_other_kind) in kinds {
+            let mut wrong = vec![in_other_order, of_other_kind, right.repeat(2), [&right[..], &[0; 4]].concat()];
+            wrong.extend((0..right.len()).map(|len| right[..len].to_vec()));
+            for at in (0..8).chain(right.len() - 4..right.len()) {
+                let mut damaged = right.clone();
+                damaged[at] ^= 4;
+                wrong.push(damaged);
+            }
+            if kind == BlockKind::Section {
+                // Its byte order and its major version.
+                for at in 8..14 {
+                    let mut damaged = right.clone();
+                    damaged[at] ^= 4;
+                    wrong.push(damaged);
+                }
+            }
+            for (original, unreadable) in [(&right, 0)].into_iter().chain(wrong.iter().map(|original| (original, 1))) {
+                let what = format!("{order:?} {kind:?} {original:x?}");
+                let (undone, report) = undo(&noted(order, kind, original), Format::Pcapng).expect(&what);
+                assert_eq!((report.unreadable, report.packets_out), (unreadable, 12), "{what}");
+                let (packets, is_damaged) = all(&undone);
+                assert!(!is_damaged && packets.iter().map(|packet| &packet.3).eq(&stream()), "{what}");
+                assert_eq!(undone.windows(right.len()).any(|part| part == right), unreadable == 0, "{what}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! Test of undo on notes that promise more than their file holds: memory and output stay in proportion to the input. It
 //! is the only one of its program, because it reads the peak of the process's memory.
 
-use std::fs;
+mod common;
+
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
+use common::peak;
 use segue_capture::file::{Format, Order, Outgoing, PcapHeader, Reader, Writer, link, options};
 use segue_capture::undo::undo;
 
@@ -137,13 +139,6 @@ impl Write for Counter {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
-}
-
-/// Returns the most memory that this process has had, in bytes.
-fn peak() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").expect("the status of this process");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("its peak");
-    line.trim().trim_end_matches("kB").trim().parse::<u64>().expect("kilobytes") * 1024
 }
 
 #[test]

@@ -6,9 +6,9 @@
 //! A [`Writer`] writes items of either format and converts between them. [`link`] locates the network header in a
 //! record; [`undo_notes`] is the note in a merged packet from which its packets are restored.
 //!
-//! Memory is bounded by the largest record, at most [`MAX_RECORD`]. Of a cut or damaged file the reader returns every
-//! whole record in front of the fault, then one [`ReadError`] with the packet's number and offset. No input makes it
-//! panic.
+//! Memory is bounded by the largest record, at most [`MAX_RECORD`], and the number of a section's interfaces, at most
+//! 65,536. Of a cut or damaged file the reader returns every whole record in front of the fault, then one [`ReadError`]
+//! with the packet's number and offset. No input makes it panic.
 //!
 //! Sources: `draft-ietf-opsawg-pcap` and `draft-ietf-opsawg-pcapng`. The crate `pcap-file` would serve for pcap only:
 //! its pcapng half discards timestamp resolutions and options without a registered meaning.
@@ -29,6 +29,8 @@ use std::io;
 use std::ops::Range;
 
 pub use read::Reader;
+pub(crate) use read::is_whole;
+pub(crate) use write::fits_block;
 pub use write::{DifferentHeader, Outgoing, SecondLinkType, Writer, interface_block, is_unusual_tail, section_block};
 
 /// Largest record or block in bytes; a larger one is reported as damage. libpcap's own limit is 256 KiB for most links.
@@ -164,7 +166,7 @@ pub struct Interface {
     pub resolution: Resolution,
     /// Seconds to add to the timestamps (option `if_tsoffset`).
     pub offset_seconds: i64,
-    /// Name of the interface, if the file has one.
+    /// Name of the interface, if the file has one: its first 256 bytes.
     pub name: Option<String>,
 }
 

@@ -16,6 +16,9 @@ const SIMPLE: u32 = 3;
 const ENHANCED: u32 = 6;
 /// Maximum number of interfaces of one section, which bounds memory; real files have far fewer.
 const MAX_INTERFACES: usize = 65_536;
+/// Number of bytes of an interface's name that are kept, which bounds memory too. In Linux no name has more than 127
+/// (`ALTIFNAMSIZ`).
+const MAX_NAME: usize = 256;
 
 /// A reader of a capture file of either format, one item at a time.
 ///
@@ -266,39 +269,18 @@ impl<R: Read> Reader<R> {
         if have < 12 {
             return Err(self.cut(12));
         }
-        let bytes = self.source.bytes();
-        let is_section = Order::NATIVE.read32(bytes, 0) == SECTION;
-        let order = match (is_section, &bytes[8..12]) {
-            (false, _) => self.order(),
-            (true, [0x1a, 0x2b, 0x3c, 0x4d]) => Order::Big,
-            (true, [0x4d, 0x3c, 0x2b, 0x1a]) => Order::Little,
-            (true, _) => return Err(self.damaged("a section header without a byte order")),
-        };
-        let kind = order.read32(bytes, 0);
-        let whole = order.read32(bytes, 4) as usize;
-        let least = match kind {
-            SECTION => 28,
-            INTERFACE => 20,
-            OBSOLETE | ENHANCED => 32,
-            SIMPLE => 16,
-            _ => 12,
-        };
-        if whole < least || !whole.is_multiple_of(4) {
-            return Err(self.damaged("a block length that makes no sense"));
-        }
-        if whole > MAX_RECORD {
-            return Err(self.damaged("a block of more than 16 MiB"));
-        }
+        let head = BlockHead::parse(self.source.bytes(), self.order()).map_err(|what| self.damaged(what))?;
+        let BlockHead { kind, len: whole, order } = head;
         if self.source.fill(whole)? < whole {
             return Err(self.cut(whole));
         }
         let block = &self.source.bytes()[..whole];
-        if order.read32(block, whole - 4) as usize != whole {
+        if !head.is_repeated_in(block) {
             return Err(self.damaged("the two lengths of a block differ"));
         }
         let found = match kind {
             SECTION => {
-                if order.read16(block, 12) != 1 {
+                if !is_known_version(block, order) {
                     return Err(ReadError::Unknown("a pcapng file of a major version other than 1"));
                 }
                 self.kind = Kind::Pcapng { order };
@@ -371,6 +353,70 @@ impl<R: Read> Reader<R> {
     }
 }
 
+/// The first 12 bytes of a pcapng block.
+struct BlockHead {
+    kind: u32,
+    /// Length of the whole block in bytes.
+    len: usize,
+    order: Order,
+}
+
+impl BlockHead {
+    /// Parses the first 12 of `bytes`; `section` is the byte order of the section, which a section header changes.
+    ///
+    /// # Errors
+    /// A description of the contradiction for a block that no file can have.
+    fn parse(bytes: &[u8], section: Order) -> Result<BlockHead, &'static str> {
+        let is_section = Order::NATIVE.read32(bytes, 0) == SECTION;
+        let order = match (is_section, &bytes[8..12]) {
+            (false, _) => section,
+            (true, [0x1a, 0x2b, 0x3c, 0x4d]) => Order::Big,
+            (true, [0x4d, 0x3c, 0x2b, 0x1a]) => Order::Little,
+            (true, _) => return Err("a section header without a byte order"),
+        };
+        let kind = order.read32(bytes, 0);
+        let len = order.read32(bytes, 4) as usize;
+        let least = match kind {
+            SECTION => 28,
+            INTERFACE => 20,
+            OBSOLETE | ENHANCED => 32,
+            SIMPLE => 16,
+            _ => 12,
+        };
+        if len < least || !len.is_multiple_of(4) {
+            return Err("a block length that makes no sense");
+        }
+        if len > MAX_RECORD {
+            return Err("a block of more than 16 MiB");
+        }
+        Ok(BlockHead { kind, len, order })
+    }
+
+    /// Returns whether `block`, of the length stated, ends with that length.
+    fn is_repeated_in(&self, block: &[u8]) -> bool {
+        self.order.read32(block, self.len - 4) as usize == self.len
+    }
+}
+
+/// Returns whether a section header is of a version that this module reads.
+fn is_known_version(section: &[u8], order: Order) -> bool {
+    order.read16(section, 12) == 1
+}
+
+/// Returns whether `block` is one whole section header or interface description of byte order `order`, as `kind` says,
+/// that a [`Reader`] accepts.
+pub(crate) fn is_whole(kind: BlockKind, block: &[u8], order: Order) -> bool {
+    let expected = match kind {
+        BlockKind::Section => SECTION,
+        BlockKind::Interface => INTERFACE,
+        BlockKind::Other => return false,
+    };
+    let Some(Ok(head)) = block.get(..12).map(|first| BlockHead::parse(first, order)) else { return false };
+    (head.kind, head.len, head.order) == (expected, block.len(), order)
+        && head.is_repeated_in(block)
+        && (kind != BlockKind::Section || is_known_version(block, order))
+}
+
 /// Parses an interface description block of at least 20 bytes.
 fn interface(block: &[u8], order: Order) -> Interface {
     let mut interface = Interface {
@@ -383,7 +429,10 @@ fn interface(block: &[u8], order: Order) -> Interface {
     };
     for (code, value) in options::list(&block[16..block.len() - 4], order) {
         match (code, value) {
-            (options::IF_NAME, name) => interface.name = Some(String::from_utf8_lossy(name).into_owned()),
+            (options::IF_NAME, name) => {
+                let kept = &name[..name.len().min(MAX_NAME)];
+                interface.name = Some(String::from_utf8_lossy(kept).into_owned());
+            }
             (options::IF_TSRESOL, &[value]) => interface.resolution = Resolution::from_option(value),
             (options::IF_FCSLEN, &[value]) => interface.fcs_len = value,
             (options::IF_TSOFFSET, value) => {

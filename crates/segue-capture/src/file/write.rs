@@ -1,9 +1,10 @@
-//! Returns the bytes of the header with the encoded differences applied:
+//! Writer of capture files.
 
 use std::io::{self, Write};
 
 use super::{
-    Block, BlockKind, Form, Format, Interface, Order, PCAP_HEADER_LEN, PcapHeader, Record, Resolution, options,
+    Block, BlockKind, Form, Format, Interface, MAX_RECORD, Order, PCAP_HEADER_LEN, PcapHeader, Record, Resolution,
+    options,
 };
 
 /// A packet for [`Writer::packet`].
@@ -32,7 +33,7 @@ pub struct Writer<W: Write> {
 
 #[derive(Debug)]
 enum Target {
-    /// A pcap file, whose header is written with the first interface.
+    /// A pcap file, whose header is written with the first interface. The interfaces are kept without their names.
     Pcap { head: Option<(PcapHeader, [u8; PCAP_HEADER_LEN])>, interfaces: Vec<Interface> },
     /// A pcapng file, whose section headers come from the input, or are created with the first interface.
     Pcapng { order: Order },
@@ -138,7 +139,8 @@ impl<W: Write> Writer<W> {
     /// interface description and nothing else.
     ///
     /// # Errors
-    /// Errors of the output, or [`SecondLinkType`] inside of an [`io::Error`].
+    /// Errors of the output, or [`SecondLinkType`] inside of an [`io::Error`]; into pcapng a block of more than
+    /// [`MAX_RECORD`] is `InvalidInput`.
     pub fn block(&mut self, block: &Block<'_>) -> io::Result<()> {
         let Block { kind, raw, order, interface } = *block;
         match (&mut self.target, kind, interface) {
@@ -146,6 +148,7 @@ impl<W: Write> Writer<W> {
                 if kind == BlockKind::Section {
                     *ours = order;
                 }
+                check_len(raw.len())?;
                 self.out.write_all(raw)
             }
             (Target::Pcap { interfaces, .. }, BlockKind::Section, _) => {
@@ -153,7 +156,7 @@ impl<W: Write> Writer<W> {
                 Ok(())
             }
             (Target::Pcap { head, interfaces, .. }, BlockKind::Interface, Some(interface)) => {
-                interfaces.push(interface.clone());
+                interfaces.push(Interface { name: None, ..*interface });
                 match head {
                     Some((head, _)) if head.link as u16 == interface.link => Ok(()),
                     Some(_) => Err(io::Error::other(SecondLinkType(interface.link))),
@@ -202,7 +205,8 @@ impl<W: Write> Writer<W> {
     /// Writes one packet.
     ///
     /// # Errors
-    /// Errors of the output; a packet without an interface is `InvalidInput`.
+    /// Errors of the output; a packet without an interface, and one whose record or block would be longer than
+    /// [`MAX_RECORD`], is `InvalidInput`.
     pub fn packet(&mut self, packet: &Outgoing<'_>) -> io::Result<()> {
         self.packet_behind(packet, None)
     }
@@ -219,7 +223,8 @@ impl<W: Write> Writer<W> {
     fn packet_behind(&mut self, packet: &Outgoing<'_>, tail: Option<&[u8]>) -> io::Result<()> {
         self.packets += 1;
         let caplen: usize = packet.data.iter().map(|piece| piece.len()).sum();
-        let caplen32 = u32::try_from(caplen).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+        check_len(caplen)?;
+        let caplen32 = caplen as u32;
         match &mut self.target {
             Target::Pcap { head, interfaces } => {
                 let (Some((head, _)), Some(interface)) = (head, interfaces.get(packet.interface as usize)) else {
@@ -261,6 +266,7 @@ impl<W: Write> Writer<W> {
                 }
                 // A tail of wrong length must not damage the file.
                 block.resize(block.len().next_multiple_of(4), 0);
+                check_len(block.len() + 4)?;
                 let whole = order.put32((block.len() + 4) as u32);
                 block[4..8].copy_from_slice(&whole);
                 block.extend(whole);
@@ -268,6 +274,24 @@ impl<W: Write> Writer<W> {
             }
         }
     }
+}
+
+/// Returns an error for a record or block of `len` bytes that a [`Reader`](super::Reader) refuses, as libpcap and
+/// Wireshark do: all that follows it in its file would be lost.
+fn check_len(len: usize) -> io::Result<()> {
+    if len > MAX_RECORD {
+        let text = "it would need a block of more than 16 MiB, which no reader accepts";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    Ok(())
+}
+
+/// Returns whether a packet of `data` bytes with `options`, which have no end-of-options option yet, fits an enhanced
+/// packet block of [`MAX_RECORD`].
+pub(crate) fn fits_block(data: usize, options: usize) -> bool {
+    /// Header, padding, end-of-options option and the block's last length, in bytes.
+    const REST: usize = 28 + 3 + 4 + 4;
+    data + options + REST <= MAX_RECORD
 }
 
 /// Appends padding of zeros and `options`, which have no end-of-options option yet, to the bytes of a packet block.

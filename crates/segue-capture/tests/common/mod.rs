@@ -108,6 +108,32 @@ pub(crate) fn commented(file: &[u8]) -> Vec<Commented> {
     all
 }
 
+/// Returns the most memory that this process has had, in bytes.
+pub(crate) fn peak() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("the status of this process");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("its peak");
+    line.trim().trim_end_matches("kB").trim().parse::<u64>().expect("kilobytes") * 1024
+}
+
+/// Builds a pcapng block of type `kind` around `body`, whose length is a multiple of four.
+pub(crate) fn block(order: Order, kind: u32, body: &[u8]) -> Vec<u8> {
+    let put = |value: u32| if order == Order::Big { value.to_be_bytes() } else { value.to_le_bytes() };
+    let len = put(12 + body.len() as u32);
+    [&put(kind)[..], &len, body, &len].concat()
+}
+
+/// Returns options with `len` bytes of comments that consist of `text`, without the end option.
+pub(crate) fn comments(len: usize, text: u8) -> Vec<u8> {
+    let mut list = Vec::with_capacity(len + len / 1000);
+    let mut left = len;
+    while left > 0 {
+        let now = left.min(65_000);
+        options::push(&mut list, Order::NATIVE, options::COMMENT, &vec![text; now]);
+        left -= now;
+    }
+    list
+}
+
 /// Returns the format of a file.
 pub(crate) fn form_of(file: &[u8]) -> Format {
     Reader::new(file).unwrap().format()

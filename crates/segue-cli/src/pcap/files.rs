@@ -560,6 +560,10 @@ impl Job {
             io::ErrorKind::Other => {
                 Error::new(Kind::BadValue, format!("cannot write: {error}"), "write pcapng: -F pcapng")
             }
+            // A block that no reader accepts.
+            io::ErrorKind::InvalidInput => {
+                Error::new(Kind::BadValue, format!("cannot write: {error}"), "write pcap: -F pcap")
+            }
             _ => Error::system("cannot write the output", error, "write to a place with room for it"),
         }
     }

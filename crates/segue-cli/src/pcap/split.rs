@@ -98,7 +98,8 @@ fn run_undo(args: &Split, out: &Out) -> Result<(), Error> {
     job.finish(sink)?;
     job.erase();
     if report.unreadable > 0 {
-        out.warn(&format!("note: {} with a note that does not fit; left as they are", packets(report.unreadable)));
+        let count = packets(report.unreadable);
+        out.warn(&format!("note: {count} or other blocks with a note that does not fit; left as they are"));
     }
     if out.json {
         return show_json(out, summary, &job, report.fault.as_ref());
