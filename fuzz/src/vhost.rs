@@ -21,6 +21,8 @@ const MOST_STEPS: usize = 300;
 const MOST_BYTES: usize = 65_550;
 /// Longest packet or train that is sent back to the guest, bytes: each of its bytes may become a segment.
 const MOST_RETURNED: usize = 2048;
+/// Largest number of steps while a relay waits: a front end would wait too once its socket is full.
+const MOST_HELD_UP: usize = 4;
 /// Largest number of front ends of an input.
 const MOST_FRONTS: u64 = 5;
 
@@ -44,9 +46,10 @@ fn play(mut input: Input<'_>) {
     let (mut fronts, mut is_returning) = (1, false);
     let mut rx = RxBatch::over(PagePool::of_frames(8));
     let (mut tx, mut pages) = (TxBatch::new(), PagePool::of_frames(4));
-    let (mut is_whole, mut all) = (true, 0);
+    let (mut is_whole, mut all, mut held_up) = (true, 0, 0);
     for _ in 0..MOST_STEPS {
-        if input.is_empty() {
+        held_up = if relay.as_ref().is_some_and(Relay::is_held_up) { held_up + 1 } else { 0 };
+        if input.is_empty() || held_up > MOST_HELD_UP {
             break;
         }
         let step = input.u8();
