@@ -1,29 +1,32 @@
 //! The client of the control socket: it finds the sockets of this user, sends one request and reads the answer.
 
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use segue_host::{peer, process, sys};
 
 use crate::error::{Error, Kind, printable};
+use crate::exchange::{talk, talk_to_all};
 use crate::knobs::{Change, Knob};
 use crate::mapping::Mapping;
 use crate::model::{Instance, PeerTable, Side};
 use crate::peers::{self, Changes, Listed, Table};
 use crate::place::{self, READERS};
-use crate::protocol::{ANSWER_LEN, REQUEST_LEN, Request, Response, TABLE_LEN, Topic};
+use crate::protocol::{REQUEST_LEN, Request, Response, TABLE_LEN, Topic};
 use crate::suggest::nearest;
 
-/// Longest wait for the answer of an instance.
+/// Longest wait for the whole answer of an instance.
 pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(3);
 
-/// Longest wait for the answer to a request about a peer table, which takes time to build.
+/// Longest wait for the whole answer to a request about a peer table, which takes time to build.
 const TABLE_TIME: Duration = Duration::from_secs(30);
+
+/// The reason why a socket took no connection, and the hint for a process that hangs.
+pub(crate) const FULL: &str = "too many connections wait at its control socket";
+const HANGS: &str = "see what the process does; kill it when it hangs";
 
 /// The result of a query of all instances.
 #[derive(Debug, Default)]
@@ -34,24 +37,29 @@ pub struct Found {
     pub failed: Vec<Error>,
 }
 
-/// Requests the state of every instance that this user can see. A socket without a listener is no failure.
+/// Requests the state of every instance that this user can see, of all at the same time. A socket without a listener is
+/// no failure.
 pub fn all() -> Found {
     let mut found = Found::default();
-    for (name, path) in sockets() {
-        match query(&path) {
+    let sockets = sockets();
+    let paths: Vec<&Path> = sockets.iter().map(|(_, path)| path.as_path()).collect();
+    let answers = talk_to_all(&paths, &Request::Get(Topic::Stat).line(), ANSWER_TIME);
+    for ((name, path), answer) in sockets.iter().zip(answers) {
+        match answer.and_then(|answer| Ok(instance(Response::parse(&answer)?)?)) {
             Ok(instance) => found.instances.push(instance),
             Err(error) if is_dead(&error) => {}
-            Err(error) => found.failed.push(failure(&name, &path, &error)),
+            Err(error) => found.failed.push(failure(name, path, &error)),
         }
     }
     found.instances.sort_by(|a, b| a.name.cmp(&b.name));
     found
 }
 
-/// Returns the control socket of the instance `name`, where one listens.
+/// Returns the control socket of the instance `name`, where one listens, even if its queue is full.
 pub fn running(name: &str) -> Option<PathBuf> {
     let paths = sockets().into_iter().filter(|(known, _)| known == name).map(|(_, path)| path);
-    paths.into_iter().find(|path| UnixStream::connect(path).is_ok())
+    let listens = |path: &PathBuf| sys::connect_path(path).map_or_else(|error| is_full(&error), |_| true);
+    paths.into_iter().find(listens)
 }
 
 /// Returns the state of the instance `name`.
@@ -152,7 +160,7 @@ pub fn stop(name: &str, longest: Duration) -> Result<(), Error> {
         .why("one process has all tunnels of a port"));
     }
     let path = running(name);
-    let pid = path.as_ref().map(|path| UnixStream::connect(path).and_then(|stream| peer::pid(&stream)));
+    let pid = path.as_ref().map(|path| sys::connect_path(path).and_then(|stream| peer::pid(&stream)));
     let failed = |error: &io::Error| {
         Error::system(format!("cannot stop {}", printable(name)), error, format!("sudo segue stop {}", printable(name)))
             .why("only its owner and root may")
@@ -226,7 +234,7 @@ fn request<T>(
     request_within(name, wanted, ANSWER_TIME, read)
 }
 
-/// Sends a request as [`request`] does; each read and write waits at most `longest`.
+/// Sends a request as [`request`] does; a socket takes at most `longest`.
 fn request_within<T>(
     name: &str,
     wanted: &Request,
@@ -237,7 +245,7 @@ fn request_within<T>(
     let mut dead = false;
     let mut query = |name: &str| -> Option<Result<T, Error>> {
         for (_, path) in sockets.iter().filter(|(known, _)| known == name) {
-            match answer(path, &line, longest).and_then(|answer| Ok(read(answer)?)) {
+            match talk(path, &line, longest).and_then(|answer| Ok(read(Response::parse(&answer)?)?)) {
                 Ok(answer) => return Some(Ok(answer)),
                 Err(error) if is_dead(&error) => dead = true,
                 Err(error) => return Some(Err(failure(name, path, &error))),
@@ -279,11 +287,6 @@ fn sockets() -> Vec<(String, PathBuf)> {
     sockets
 }
 
-/// Requests the state of the instance that listens on the socket `path`.
-fn query(path: &Path) -> io::Result<Instance> {
-    Ok(instance(answer(path, &Request::Get(Topic::Stat).line(), ANSWER_TIME)?)?)
-}
-
 /// Extracts the state of the instance from an answer.
 fn instance(answer: Response) -> Result<Instance, serde_json::Error> {
     match answer {
@@ -297,35 +300,14 @@ fn unexpected() -> serde_json::Error {
     serde::de::Error::custom("the answer is to another question")
 }
 
-/// Sends a request line to the instance at the socket `path` and returns the answer.
-fn answer(path: &Path, line: &str, longest: Duration) -> io::Result<Response> {
-    Ok(Response::parse(&talk(path, line, longest)?)?)
-}
-
-/// Sends a request line to the socket `path` and returns the answer line. Each read and write waits at most `longest`.
-pub(crate) fn talk(path: &Path, line: &str, longest: Duration) -> io::Result<Vec<u8>> {
-    let mut stream = UnixStream::connect(path)?;
-    stream.set_read_timeout(Some(longest))?;
-    stream.set_write_timeout(Some(longest))?;
-    stream.write_all(format!("{line}\n").as_bytes())?;
-    let mut bytes = Vec::new();
-    stream.take(ANSWER_LEN as u64).read_to_end(&mut bytes)?;
-    if bytes.is_empty() {
-        return Err(io::Error::from_raw_os_error(silence(path, sys::euid())));
-    }
-    Ok(bytes)
-}
-
-/// Returns the error number for an instance that closes without an answer: EACCES where `uid` may not ask, ECONNRESET
-/// where the instance ended. Root and the owner of the socket always may ask.
-fn silence(path: &Path, uid: u32) -> i32 {
-    let is_allowed = uid == 0 || fs::metadata(path).map_or(true, |file| file.uid() == uid);
-    if is_allowed { libc::ECONNRESET } else { libc::EACCES }
-}
-
 /// Returns whether an error means that no process listens at the socket.
 fn is_dead(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ECONNREFUSED | libc::ENOENT | libc::ENOTSOCK))
+}
+
+/// Returns whether an error means that the queue of the socket has no room for another connection.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock
 }
 
 /// Explains why the instance `name` did not answer at `path`.
@@ -336,30 +318,13 @@ fn failure(name: &str, path: &Path, error: &io::Error) -> Error {
             .kind(Kind::NoPermission)
             .why(format!("only its owner, root and the group of {READERS} may use {}", path.display()))
             .hint(format!("sudo segue stat {}", printable(name))),
-        _ if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => made
-            .why(format!("it did not answer within {} s", ANSWER_TIME.as_secs()))
-            .hint("see what the process does; kill it when it hangs"),
+        _ if error.kind() == io::ErrorKind::TimedOut => {
+            made.why(format!("it did not answer within {} s", ANSWER_TIME.as_secs())).hint(HANGS)
+        }
+        _ if is_full(error) => made.why(FULL).hint(HANGS),
         Some(libc::ECONNRESET | libc::EPIPE) => made
             .why("it ended before it answered, or another process is taking its place (segue run)")
             .hint("the same once more\nsegue stat"),
         _ => made.why("its answer is not one that this version understands").hint("segue --version on both sides"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn users_with_access_learn_that_an_instance_ended_and_others_are_refused() {
-        let path = std::env::temp_dir().join(format!("segue-silence-{}", std::process::id()));
-        fs::write(&path, "").unwrap();
-        // Root can give the file to another user.
-        let _ = std::os::unix::fs::chown(&path, Some(65_534), None);
-        let owner = fs::metadata(&path).unwrap().uid();
-        let answers = [0, owner, owner - 1].map(|uid| silence(&path, uid));
-        fs::remove_file(&path).unwrap();
-        assert_eq!(answers, [libc::ECONNRESET, libc::ECONNRESET, libc::EACCES]);
-        assert_eq!(silence(&path, owner), libc::ECONNRESET, "it took its socket away");
     }
 }

@@ -35,8 +35,8 @@
 //! - Keys are only ever added to a document, and a client reads the answer of an instance that lacks later keys.
 //! - The knobs of a request are set together, or none of them.
 //! - A request has at most [`protocol::REQUEST_LEN`] bytes, or [`protocol::TABLE_LEN`] where it changes a peer table,
-//!   and an answer [`protocol::ANSWER_LEN`]. A client waits at most three seconds for an instance that sends nothing,
-//!   or thirty for a peer table.
+//!   and an answer [`protocol::ANSWER_LEN`]. A client waits at most three seconds for the whole answer of an
+//!   instance, or thirty for a peer table, and asks up to 64 instances at the same time.
 //!
 //! # Limits
 //! It prints nothing and renders nothing for a terminal. It refuses a directory for sockets that a user other than
@@ -46,6 +46,7 @@
 pub mod client;
 pub mod error;
 pub mod event;
+mod exchange;
 mod fastpath;
 pub mod fleet;
 pub mod health;

@@ -5,8 +5,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::client::{ANSWER_TIME, talk};
+use crate::client::{ANSWER_TIME, FULL, is_full};
 use crate::error::{Error, Kind, printable};
+use crate::exchange::talk;
 use crate::place::{self, SERVICE};
 use crate::protocol::{
     Failure, Refused, Reloaded, ServiceRequest, ServiceResponse, ServiceState, ServiceTopic, Upgraded,
@@ -72,9 +73,10 @@ fn call(service: &Service, request: ServiceRequest, longest: Duration) -> Result
     let answer = talk(&service.path, &request.line(), longest).map_err(|error| {
         let made = Error::system(format!("cannot reload {name}"), &error, "segue stat");
         match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            io::ErrorKind::TimedOut => {
                 made.why(format!("it has not finished after {} s, and continues", longest.as_secs()))
             }
+            _ if is_full(&error) => made.why(FULL),
             io::ErrorKind::PermissionDenied => made
                 .kind(Kind::NoPermission)
                 .why("only its owner and root may")

@@ -13,6 +13,8 @@
 //! - A counter that is 0 is left out, and so is a family without samples: what never happened costs nothing.
 //! - Labels are names of instances, ports, stages and reasons; never addresses, users or flows.
 //! - The instances are asked at most four times a second, however many clients ask the server.
+//! - Instances that do not answer in time are reported as such. They delay an answer by three seconds, up to 64 of them
+//!   together.
 //! - Number of clients, bytes of a request and seconds of a connection are bounded.
 //!
 //! # Limits

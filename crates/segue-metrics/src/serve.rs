@@ -15,8 +15,10 @@ use crate::{Scrape, Sentence, textfile};
 
 /// Maximum number of connections at a time; further ones wait in the queue of the socket.
 const CLIENTS: usize = 32;
-/// Longest time of a connection.
+/// Longest time until a request is complete, and then until its answer is sent.
 const CLIENT_TIME: Duration = Duration::from_secs(5);
+/// Pause after a client that could not be accepted, for lack of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Longest head of a request, bytes.
 const REQUEST_LEN: usize = 8192;
 /// Time for which an answer also serves further requests.
@@ -74,6 +76,7 @@ impl Server {
         let mut clients: Vec<Client> = Vec::new();
         let mut last: Option<Last> = None;
         let mut next_file = Instant::now();
+        let mut next_client = None;
         let mut failed = false;
         loop {
             let now = Instant::now();
@@ -87,14 +90,16 @@ impl Server {
                 }
                 failed = written.is_err();
             }
+            let now = Instant::now();
+            next_client = next_client.filter(|&next| next > now);
             let file_due = self.file.as_ref().map(|_| next_file);
-            let due = clients.iter().map(|client| client.until).chain(file_due).min();
+            let due = clients.iter().map(|client| client.until).chain(file_due).chain(next_client).min();
             let timeout = due.map_or(Duration::from_secs(3600), |due| due.saturating_duration_since(now));
             let mut fds = vec![(signals.as_fd(), Want::Read)];
             let want = |client: &Client| if client.answer.is_some() { Want::Write } else { Want::Read };
             fds.extend(clients.iter().map(|client| (client.stream.as_fd(), want(client))));
             let first_listener = fds.len();
-            if clients.len() < CLIENTS {
+            if clients.len() < CLIENTS && next_client.is_none() {
                 fds.extend(self.listeners.iter().map(|listener| (listener.as_fd(), Want::Read)));
             }
             // One additional millisecond, so that the wait does not end just before the deadline.
@@ -118,9 +123,9 @@ impl Server {
                 now < client.until && (!ready[at] || self.step(client, &mut last))
             });
             for (listener, _) in self.listeners.iter().zip(&ready[first_listener..]).filter(|(_, ready)| **ready) {
-                while clients.len() < CLIENTS {
-                    let Ok(stream) = listener.accept() else { break };
-                    clients.push(Client { stream, request: Vec::new(), answer: None, until: now + CLIENT_TIME });
+                // The client waits in the queue of the socket, which stays readable.
+                if accept(listener, &mut clients).is_err() {
+                    next_client = Some(Instant::now() + ACCEPT_PAUSE);
                 }
             }
         }
@@ -139,6 +144,7 @@ impl Server {
                 || client.request.windows(2).any(|end| end == b"\n\n");
             if ends {
                 client.answer = Some(self.answer(&client.request, last));
+                client.until = Instant::now() + CLIENT_TIME;
             } else if client.request.len() > REQUEST_LEN {
                 client.answer = Some(plain(
                     "431 Request Header Fields Too Large",
@@ -212,6 +218,25 @@ impl Server {
             Last { at: Instant::now(), texts, health: Rc::from(health(&scrape)) }
         }))
     }
+}
+
+/// Accepts the clients that wait at a listener, as many as there may be.
+///
+/// # Errors
+/// Where none can be accepted at the moment. The next attempt should be made after [`ACCEPT_PAUSE`].
+fn accept(listener: &Listener, clients: &mut Vec<Client>) -> io::Result<()> {
+    while clients.len() < CLIENTS {
+        match listener.accept() {
+            // The instances may have taken seconds to answer since the wait has ended.
+            Ok(stream) => {
+                let until = Instant::now() + CLIENT_TIME;
+                clients.push(Client { stream, request: Vec::new(), answer: None, until });
+            }
+            Err(error) if is_later(&error) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 const PLAIN: &str = "text/plain; charset=utf-8";

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -12,6 +13,7 @@ use segue_lab::Family::V4;
 use segue_lab::{Host, LinkForm, Peer, Process, skip, which};
 use segue_tests::Carrier::Gue;
 use segue_tests::Inside::Gre;
+use segue_tests::inject::Traced;
 use segue_tests::{Ground, Pair, Shape, Stat, capture, find_program, test_name, traffic, until};
 use serde_json::Value;
 
@@ -26,6 +28,11 @@ fn repository() -> PathBuf {
 fn serving(host: &Host, program: &Path, words: &[&str]) -> (Process, Option<SocketAddr>) {
     let mut command = host.command(program);
     command.args(["metrics", "-j"]).args(words);
+    served_by(command)
+}
+
+/// Starts a `segue metrics -j`, and returns the address served.
+fn served_by(command: Command) -> (Process, Option<SocketAddr>) {
     let mut process = Process::spawn(command, b"").unwrap();
     let up = process.wait_for_line("\"event\":\"up\"", PATIENCE);
     up.unwrap_or_else(|error| panic!("{error}\n{}", process.last_words()));
@@ -212,6 +219,71 @@ fn clients_that_misbehave_are_bounded_and_others_are_served() {
     drop(silent);
     let (head, body) = get(&ground.a, address, "/healthz", "");
     assert!(head.starts_with("HTTP/1.1 503 ") && body == "nothing runs\n", "{head}\n{body}");
+    assert!(server.stop(PATIENCE).is_some_and(|status| status.success()));
+}
+
+/// Serves a socket that reads nothing and answers a byte at a time, for about two minutes in all.
+fn trickle(path: &Path) {
+    let listener = UnixListener::bind(path).unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                for _ in 0..240 {
+                    if stream.write_all(b" ").is_err() {
+                        return;
+                    }
+                    std::thread::sleep(Duration::from_millis(500));
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn instances_that_do_not_answer_or_answer_slowly_hold_up_no_scrape_of_the_others() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &[]) else { return };
+    ground.a.run("ip", &["link", "set", "lo", "up"]).unwrap();
+    let directory = capture::Directory::new();
+    let segue = |words: &str| {
+        let mut command = ground.a.command(&ground.program);
+        command.env("SEGUE_RUNTIME_DIR", directory.path()).args(words.split(' '));
+        command
+    };
+    let tunnel = segue("tunnel dev sg9 local 198.18.0.1 remote 198.18.0.2 encap gue -j");
+    let mut tunnel = Process::spawn(tunnel, b"").unwrap();
+    tunnel.wait_for_line("\"event\":\"up\"", PATIENCE).unwrap();
+    // In front of the tunnel and behind it.
+    let slow = ["slow", "very-slow"];
+    slow.iter().for_each(|name| trickle(&directory.file(&format!("{name}.sock"))));
+    let mute = ["mute", "very-mute"];
+    let _mute = mute.map(|name| UnixListener::bind(directory.file(&format!("{name}.sock"))).unwrap());
+    let (mut server, address) = served_by(segue("metrics -j --listen 127.0.0.1:0"));
+    let (head, text) = get(&ground.a, address.unwrap(), "/metrics", "");
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    assert_eq!(samples(&text).get("segue_instance_info{name=\"sg9\",kind=\"tunnel\"}"), Some(&1.0), "{text}");
+    let (head, text) = get(&ground.a, address.unwrap(), "/healthz", "");
+    let is_named = |name: &&str| text.contains(&format!("cannot ask {name}: "));
+    assert!(head.starts_with("HTTP/1.1 503 ") && slow.iter().chain(&mute).all(is_named), "{head}\n{text}");
+    assert!(server.stop(PATIENCE).is_some_and(|status| status.success()), "{}", server.last_words());
+}
+
+#[test]
+fn a_client_that_cannot_be_accepted_waits_and_costs_no_processor_time() {
+    let Some(ground) = Ground::apart(test_name!(), &["strace"]) else { return };
+    ground.a.run("ip", &["link", "set", "lo", "up"]).unwrap();
+    let (mut server, address) = serving(&ground.a, &ground.program, &["--listen", "127.0.0.1:0"]);
+    let directory = capture::Directory::new();
+    let begin = Instant::now();
+    let traced = Traced::attach(server.id(), Some(("accept4", "error=EMFILE")), &directory.file("calls"));
+    let client = traffic::inside(&ground.a, || TcpStream::connect(address.unwrap())).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    let calls = traced.detach();
+    // A pause takes 100 ms, and there is one call in front of it.
+    let most = 5 * (begin.elapsed().as_millis() as u64 / 100 + 1);
+    assert!((1..=most).contains(&calls.injected), "more than {most} attempts: {calls:?}");
+    let (head, _) = answer(client, "GET / HTTP/1.1\r\n\r\n");
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
     assert!(server.stop(PATIENCE).is_some_and(|status| status.success()));
 }
 

@@ -1,8 +1,13 @@
 //! Tests of the gateways' command line: plans, refusals, output, and that no interface or socket is left behind.
 
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
 use serde_json::Value;
 
-use crate::common::in_namespace;
+use crate::common::{Place, in_namespace, in_namespace_at};
 
 /// Starts `$SEGUE gateway LINE` in the background and waits until its control socket answers.
 fn up(line: &str) -> String {
@@ -257,4 +262,38 @@ fn json_says_what_is_planned_up_and_down() {
     assert_eq!((up["plan"]["name"].as_str(), up["plan"]["lro"].as_bool()), (Some("gw0"), Some(false)));
     assert_eq!(up["offloads"]["t0.tap_tso4"]["on"], true);
     assert!(down["instance"]["ports"]["peer0"]["receive"].is_object());
+}
+
+#[test]
+fn front_ends_that_come_and_go_all_the_time_fill_no_log() {
+    for form in ["text", "logfmt"] {
+        let place = Place::new();
+        let (socket, done) = (place.path().join("guest"), place.path().join("done"));
+        let script = format!(
+            "{BARE}{}for n in $(seq 600); do [ -e {} ] && break; sleep 0.05; done
+kill -TERM $pid; wait $pid; echo \"status $?\"",
+            up(&format!("peer0 vhost:{} --log-format {form}", socket.display())),
+            done.display()
+        );
+        let flood = || {
+            let begin = Instant::now();
+            let mut connected = 0;
+            while connected < 300 && begin.elapsed() < Duration::from_secs(30) && !done.exists() {
+                connected += u32::from(UnixStream::connect(&socket).is_ok());
+                thread::sleep(Duration::from_millis(10));
+            }
+            fs::write(&done, "").unwrap();
+        };
+        let ran = thread::scope(|scope| {
+            scope.spawn(flood);
+            let ran = in_namespace_at(&script, &place);
+            // A gateway that could not start has no front ends.
+            fs::write(&done, "").unwrap();
+            ran
+        });
+        let Some(ran) = ran else { return };
+        assert!(ran.stdout.ends_with("status 0\n"), "{form}: {ran:?}");
+        let written = ran.stderr.lines().filter(|line| line.contains("front end")).count();
+        assert!((2..=100).contains(&written), "{form}: {written} lines: {ran:?}");
+    }
 }

@@ -24,8 +24,8 @@ pub use process::{
 };
 pub use signal::{SignalFd, end_on_faults, exit_130_on_interrupt};
 pub use socket::{
-    bind_abstract, connect_abstract, ethtool_flag, ethtool_was_switched_off, probe_socket, receive_with_gro,
-    set_int_option,
+    bind_abstract, connect_abstract, connect_path, ethtool_flag, ethtool_was_switched_off, probe_socket,
+    receive_with_gro, set_int_option,
 };
 
 fn check(result: c_int) -> io::Result<c_int> {

@@ -5,32 +5,44 @@ use std::ffi::c_int;
 use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 
 use super::check;
+
+/// Connects to the local socket at `path`; the connection is non-blocking. Returns [`io::ErrorKind::WouldBlock`] where
+/// the queue of the listener is full.
+pub fn connect_path(path: &Path) -> io::Result<UnixStream> {
+    with_name(0, path.as_os_str().as_bytes(), libc::connect)
+}
 
 /// Connects to the local socket with the given abstract name. Returns [`io::ErrorKind::WouldBlock`] where the queue of
 /// the listener is full.
 pub fn connect_abstract(name: &[u8]) -> io::Result<UnixStream> {
-    with_abstract(name, libc::connect)
+    with_name(1, name, libc::connect)
 }
 
 /// Opens a local socket that is bound to the given abstract name and does not listen.
 pub fn bind_abstract(name: &[u8]) -> io::Result<UnixStream> {
-    with_abstract(name, libc::bind)
+    with_name(1, name, libc::bind)
 }
 
-/// Opens a local socket and applies `call` (connect or bind) with the given abstract name.
-fn with_abstract(
+/// Opens a local socket and applies `call` (connect or bind) with a name that begins at the byte `first` of the
+/// address: 0 for a path, 1 for an abstract name.
+fn with_name(
+    first: usize,
     name: &[u8],
     call: unsafe extern "C" fn(libc::c_int, *const libc::sockaddr, libc::socklen_t) -> libc::c_int,
 ) -> io::Result<UnixStream> {
     // SAFETY: sockaddr_un is plain old data, for which all zeros is a value.
     let mut address: libc::sockaddr_un = unsafe { mem::zeroed() };
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    // The first byte stays zero, which makes the name an abstract one (unix(7)).
-    let places = address.sun_path.get_mut(1..=name.len()).ok_or(io::ErrorKind::InvalidInput)?;
-    places.iter_mut().zip(name).for_each(|(to, from)| *to = *from as libc::c_char);
+    // One byte stays zero (unix(7)): the first one makes the name an abstract one, the last one ends a path.
+    if name.len() >= address.sun_path.len() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    address.sun_path.iter_mut().skip(first).zip(name).for_each(|(to, from)| *to = *from as libc::c_char);
     let len = (mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len()) as libc::socklen_t;
     // SAFETY: the call takes plain numbers.
     let fd =
@@ -169,6 +181,22 @@ mod tests {
         for name in ["tx-tcp-segmentation", "tx-checksum-ip-generic", "hw-tc-offload", "none"] {
             assert!(!ethtool_was_switched_off(socket.as_fd(), "lo", &[name]).unwrap(), "{name}");
         }
+    }
+
+    #[test]
+    fn a_connect_to_a_path_does_not_wait_for_room_in_the_queue() {
+        let path = std::env::temp_dir().join(format!("segue-host-queue-{}", std::process::id()));
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        // SAFETY: a plain call on an open descriptor: the queue has room for one connection from here on.
+        check(unsafe { libc::listen(listener.as_raw_fd(), 0) }).unwrap();
+        let (first, second) = (connect_path(&path), connect_path(&path));
+        let accepted = listener.accept();
+        std::fs::remove_file(&path).unwrap();
+        assert!(first.is_ok() && accepted.is_ok(), "{first:?} {accepted:?}");
+        assert_eq!(second.unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(connect_path(&path).unwrap_err().kind(), io::ErrorKind::NotFound);
+        let long = path.join("x".repeat(200));
+        assert_eq!(connect_path(&long).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 
     #[test]
