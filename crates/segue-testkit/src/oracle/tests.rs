@@ -137,3 +137,20 @@ fn nothing_makes_it_panic() {
         let _ = verify_owed(&bytes, start, &ports(), Owed { inner: round % 3 == 0, outer: round % 5 == 0 });
     }
 }
+
+#[test]
+fn a_gue_header_that_is_longer_than_its_datagram_is_a_fault_of_the_frame() {
+    let mut count = 0;
+    for mut bytes in forms() {
+        // Behind the outer IP header and UDP.
+        let at = if bytes[0] >> 4 == 4 { 28 } else { 48 };
+        let is_gue = bytes.get(at - 6..at - 4) == Some(&6080u16.to_be_bytes());
+        if is_gue && bytes[at + 3] == 1 && bytes.len() < at + 4 * 32 {
+            bytes[at] |= 31;
+            let why = verify_owed(&bytes, Start::Ip, &ports(), Owed { inner: true, outer: false }).unwrap_err();
+            assert_eq!(why, "GUE header past the end");
+            count += 1;
+        }
+    }
+    assert!(count > 0);
+}

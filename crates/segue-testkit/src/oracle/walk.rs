@@ -242,6 +242,9 @@ impl<'a> Walk<'a> {
         let protocol = self.u8(at + 1)?;
         let inside = at + 4 + usize::from(first & 31) * 4;
         let flags = self.u16(at + 2)?;
+        if inside > end {
+            return Err("GUE header past the end".into());
+        }
         match (flags, first & 31) {
             (0, _) => {}
             (1, 2..) => {
@@ -251,9 +254,6 @@ impl<'a> Walk<'a> {
                 self.remcsum((self.u16(at + 8)?, self.u16(at + 10)?), inside, end)?;
             }
             _ => return Err(format!("GUE flags {flags:04x} with {} words", first & 31)),
-        }
-        if inside > end {
-            return Err("GUE header past the end".into());
         }
         self.protocol(protocol, inside, end)
     }
