@@ -31,20 +31,20 @@ pub(crate) fn add(request: &Request) -> Result<Value, CniError> {
         let ends = connect(request, &namespace, &ips, mtu)?;
         Ok(result(request, &given, &ips, &ends))
     });
-    if done.is_err() {
-        remove_link(request);
-        // The first failure is the one to report.
-        let _ = ipam::delegate(request, "DEL");
+    // The first failure is the one to report.
+    if done.is_err()
+        && let Err(error) = del(request)
+    {
+        eprintln!("segue-cni: {}: {}", error.message, error.details);
     }
     done
 }
 
 /// Detaches a pod (DEL). A resource that is gone already is no failure.
-pub(crate) fn del(request: &Request) {
-    remove_link(request);
-    if let Err(error) = ipam::delegate(request, "DEL") {
-        eprintln!("segue-cni: the IPAM plugin: {}", error.message);
-    }
+pub(crate) fn del(request: &Request) -> Result<(), CniError> {
+    // While the link is there, its address is not given to another pod.
+    remove_link(request)?;
+    ipam::delegate(request, "DEL").map(|_| ())
 }
 
 /// Compares a pod's interface with the result of its ADD (CHECK).
@@ -221,14 +221,15 @@ fn result(request: &Request, given: &Value, ips: &[Given], ends: &VethPair) -> V
 }
 
 /// Removes the host's end of the pair.
-fn remove_link(request: &Request) {
-    let removed = here(|links| match own(links, request)? {
-        Some(link) => links.remove(link.index),
-        None => Ok(()),
-    });
-    if let Err(error) = removed {
-        eprintln!("segue-cni: {}: {}", error.message, error.details);
-    }
+fn remove_link(request: &Request) -> Result<(), CniError> {
+    here(|links| {
+        let Some(link) = own(links, request)? else { return Ok(()) };
+        match links.remove(link.index) {
+            // The kernel may have removed it in between, with the namespace of the pod.
+            Err(error) if own(links, request)?.is_some() => Err(error),
+            _ => Ok(()),
+        }
+    })
 }
 
 /// Returns the host's end of the veth pair, found by its alias, or by its name if the alias is not set.

@@ -9,7 +9,8 @@
 //!
 //! # Promises
 //! - An ADD that fails leaves no link and no reservation of an address.
-//! - DEL can be repeated, and does not fail because something is gone already.
+//! - DEL can be repeated, and does not fail because something is gone already. What one could not remove, the next one
+//!   removes; the address of a pod that is still attached stays reserved.
 //! - Only links of this plugin are removed: their alias says which network, container and interface they are of.
 //!
 //! # Limits IPv4 and one interface per call. No port mapping, bandwidth limits or masquerading: chain the plugins for
@@ -57,10 +58,7 @@ fn run(input: &str) -> Result<Option<Value>, CniError> {
     let request = Request::read(&command, input)?;
     match command.as_str() {
         "ADD" => attach::add(&request).map(Some),
-        "DEL" => {
-            attach::del(&request);
-            Ok(None)
-        }
+        "DEL" => attach::del(&request).map(|()| None),
         "CHECK" => attach::check(&request).map(|()| None),
         "STATUS" => attach::status(&request).map(|()| None),
         "GC" => attach::gc(&request).map(|()| None),

@@ -1,6 +1,8 @@
 //! Tests of calls that need no rights: the version, and refusals with the codes of the specification.
 
+use std::fs;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -55,4 +57,38 @@ fn wrong_calls_have_the_codes_of_the_specification() {
     }
     // `cnitool gc` names no attachments, which says nothing about those that there are.
     assert!(call(&pod("GC"), NET).0);
+}
+
+#[test]
+fn a_del_fails_as_long_as_the_plugin_for_addresses_fails() {
+    let folder = std::env::temp_dir().join(format!("segue-cni-{}", std::process::id()));
+    fs::create_dir(&folder).unwrap();
+    // It fails once.
+    let script = r#"#!/bin/sh
+read -r config
+[ -e "$CNI_PATH/called" ] && exit 0
+: > "$CNI_PATH/called"
+echo '{"cniVersion":"1.1.0","code":11,"msg":"its store is locked","details":"try again"}'
+exit 1
+"#;
+    let plugin = folder.join("host-local");
+    fs::write(&plugin, script).unwrap();
+    fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = folder.to_str().unwrap();
+    let pod = [
+        ("CNI_COMMAND", "DEL"),
+        ("CNI_CONTAINERID", "c1"),
+        ("CNI_IFNAME", "eth0"),
+        ("CNI_PATH", path),
+        ("PATH", "/bin"),
+    ];
+    let outcomes = [(); 3].map(|()| call(&pod, NET));
+    fs::remove_dir_all(&folder).unwrap();
+    // The error is the plugin's own.
+    assert!(!outcomes[0].0 && outcomes[0].1["code"] == 11, "{outcomes:?}");
+    assert_eq!(outcomes[0].1["msg"], "its store is locked");
+    assert!(outcomes[1].0 && outcomes[2].0, "{outcomes:?}");
+    // Nor is it a success where there is no plugin.
+    let (done, error) = call(&pod[..3], NET);
+    assert!(!done && error["code"] == 5, "{error}");
 }

@@ -224,6 +224,41 @@ fn an_add_that_fails_leaves_no_link_and_no_reservation() {
     assert_eq!((node.links(), node.reserved()), (vec![], vec![]));
 }
 
+#[test]
+fn a_del_that_fails_is_no_success_and_frees_no_address_of_a_pod_that_is_attached() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &["python3", "setpriv"]) else { return };
+    let mut node = Node::start(&ground, 1);
+    let config = node.config();
+    let pod = Host::new("pod").unwrap();
+    node.must("ADD", "c1", Some(&pod), &config);
+    let script = |file: PathBuf, text: String| {
+        fs::write(&file, format!("#!/bin/sh\n{text}\n")).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+        file
+    };
+    // The kernel does not let it remove the link.
+    let line = format!("exec setpriv --inh-caps=-all --bounding-set=-net_admin {}", node.program.display());
+    let limited = script(node.directory.file("limited"), line);
+    let program = std::mem::replace(&mut node.program, limited);
+    let (done, error) = node.call("DEL", "c1", Some(&pod), &config);
+    assert!(!done && error["msg"] == "cannot read or change links", "{error}");
+    assert_eq!((node.links().len(), node.reserved().len(), pod.has_device("eth0")), (1, 1, true));
+    // The plugin for addresses fails once.
+    node.program = program;
+    let [plugin, real, once] = ["host-local", "real", "once"].map(|name| node.directory.file(name));
+    fs::rename(&plugin, &real).unwrap();
+    fs::write(&once, "").unwrap();
+    let text = format!("rm {} 2>/dev/null && exit 1\nexec {}", once.display(), real.display());
+    script(plugin, text);
+    let (done, error) = node.call("DEL", "c1", Some(&pod), &config);
+    assert!(!done && error["msg"].as_str().is_some_and(|said| said.starts_with("host-local failed")), "{error}");
+    assert_eq!((node.links().len(), node.reserved().len(), pod.has_device("eth0")), (0, 1, false));
+    for _ in 0..2 {
+        node.must("DEL", "c1", Some(&pod), &config);
+        assert_eq!((node.links().len(), node.reserved().len()), (0, 0));
+    }
+}
+
 /// Calls `cnitool` on a node for a pod.
 fn cnitool(node: &Node<'_>, program: &Path, command: &str, pod: &Host) -> Output {
     let mut call = node.host.command(program);
