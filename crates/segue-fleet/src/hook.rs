@@ -1,15 +1,15 @@
 //! The commands of flannel's `extension` backend: flanneld starts one of them for each change, waits for it, and does
 //! not retry.
 //!
-//! So each is short and can be repeated: it changes a file of this host and one entry of the tunnel's table. A tunnel
-//! that does not run, or was started again, takes the file `DEV.peers.json` (`segue tunnel dev DEV peers FILE`).
-//! flanneld reports no host that vanished while it was down: what `post` finds and no `add` confirms within a grace
-//! time is removed by a process that `post` leaves behind.
+//! So each is short and can be repeated: it changes a file of this host and one entry of the tunnel's table, or
+//! replaces the whole table where it is not as the last hook has left it. A tunnel that does not run, or was started
+//! again, takes the file `DEV.peers.json` (`segue tunnel dev DEV peers FILE`). flanneld reports no host that vanished
+//! while it was down: what `post` finds and no `add` confirms within a grace time is removed by a process that `post`
+//! leaves behind.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::iter;
 use std::net::Ipv4Addr;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use segue_control::client;
 use segue_control::error::{Error, Kind, printable};
 use segue_control::fleet::{self, Engine, FleetState, LastEvent, SCHEMA};
-use segue_control::peers::{Change, Encap, Key, Mac, Peer, Table};
+use segue_control::peers::{Change, Changes, Encap, Key, Mac, Peer, RefusedPeer, Table};
 use segue_host::prefix::Prefix;
 use segue_host::sys;
 use serde::{Deserialize, Serialize};
@@ -66,7 +66,8 @@ struct Memory {
     /// The peers by subnet, with the round in which each was last confirmed.
     peers: BTreeMap<String, (u64, Peer)>,
     refused: BTreeMap<String, usize>,
-    /// Process of the tunnel and generation of its table after the last change.
+    /// Process of the tunnel and generation of its table after the last change; `None` where the tunnel has not
+    /// confirmed it.
     table: Option<(u32, u64)>,
 }
 
@@ -106,35 +107,7 @@ pub fn post(name: &str, network: &str, subnet: &str, address: &str, grace: u32) 
 pub fn add(name: &str, subnet: &str, address: &str, data: &[u8]) -> Result<(), Error> {
     let mut hooks = Hooks::open(name)?;
     match hooks.peer(subnet, address, data) {
-        Ok((network, peer)) => {
-            let subnet = network.to_string();
-            let displaced = hooks.make_room(network);
-            let before = hooks.memory.peers.insert(subnet.clone(), (hooks.memory.round, peer.clone()));
-            // What is as it was needs nothing, unless the tunnel has lost it.
-            let is_known = displaced.is_empty() && before.as_ref().is_some_and(|(_, before)| *before == peer);
-            let is_there = is_known && hooks.is_in_force();
-            hooks.save(&format!("add {subnet}"))?;
-            let changes: Vec<Change> =
-                iter::once(Change::Replace(vec![peer])).chain(removals(displaced.values())).collect();
-            let done = if is_there { Ok(()) } else { hooks.change(changes) };
-            match done {
-                Err(error) if error.kind == Kind::BadValue => {
-                    // It is not kept: a tunnel that starts with the file would refuse it again.
-                    match before {
-                        Some(before) => hooks.memory.peers.insert(subnet.clone(), before),
-                        None => hooks.memory.peers.remove(&subnet),
-                    };
-                    hooks.memory.peers.extend(displaced);
-                    hooks.refuse(&[subnet], Refusal::Tunnel)?;
-                    Err(error)
-                }
-                done if displaced.is_empty() => done,
-                done => {
-                    hooks.refuse(&displaced.into_keys().collect::<Vec<_>>(), Refusal::Overlap)?;
-                    done
-                }
-            }
-        }
+        Ok((network, peer)) => hooks.put(network, peer),
         Err(refusal) => {
             hooks.refuse(&[subnet.to_owned()], refusal)?;
             let message = format!("the host {} with {} is refused", printable(address), printable(subnet));
@@ -147,11 +120,13 @@ pub fn add(name: &str, subnet: &str, address: &str, data: &[u8]) -> Result<(), E
 pub fn del(name: &str, subnet: &str) -> Result<(), Error> {
     let subnet = argument(subnet, Network::parse(subnet), "SUBNET")?;
     let mut hooks = Hooks::open(name)?;
-    if hooks.memory.peers.remove(&subnet.to_string()).is_none() {
+    let is_known = hooks.memory.peers.remove(&subnet.to_string()).is_some();
+    // The last removal may not have reached the tunnel.
+    if !is_known && hooks.memory.table.is_some() {
         return Ok(());
     }
-    hooks.save(&format!("del {subnet}"))?;
-    hooks.change([Change::Del(vec![Key::Prefix(prefix(subnet))])])
+    hooks.apply(&format!("del {subnet}"), vec![Change::Del(vec![Key::Prefix(prefix(subnet))])])?;
+    Ok(())
 }
 
 /// Removes the peers that were not confirmed since the round `round` began. A later round has a sweeper of its own.
@@ -174,8 +149,8 @@ pub fn sweep(name: &str, round: u64, grace: Duration) -> Result<(), Error> {
     let (kept, old): (BTreeMap<_, _>, BTreeMap<_, _>) =
         std::mem::take(&mut hooks.memory.peers).into_iter().partition(|(_, (confirmed, _))| *confirmed >= round);
     hooks.memory.peers = kept;
-    hooks.save(&format!("sweep of {}", old.len()))?;
-    hooks.change(removals(old.values()))
+    hooks.apply(&format!("sweep of {}", old.len()), removals(old.values()).collect())?;
+    Ok(())
 }
 
 /// Returns the changes that remove peers: one for each, because the tunnel may no longer have some of them.
@@ -214,8 +189,6 @@ impl Hooks {
 
     /// Writes the state of the hooks, the table for a tunnel that starts, and the state for `segue stat`.
     fn save(&self, event: &str) -> Result<(), Error> {
-        let peers = self.memory.peers.values().map(|(_, peer)| peer.clone()).collect();
-        let table = Table { peers, ..Table::default() };
         let state = FleetState {
             schema: SCHEMA.to_owned(),
             name: self.name.clone(),
@@ -233,9 +206,15 @@ impl Hooks {
             ..FleetState::default()
         };
         self.remember()
-            .and_then(|()| self.write(".peers.json", &table))
+            .and_then(|()| self.write(".peers.json", &self.table()))
             .and_then(|()| fleet::write(&state))
             .map_err(|error| unnoted(&error))
+    }
+
+    /// Returns the table that the tunnel is to have.
+    fn table(&self) -> Table {
+        let peers = self.memory.peers.values().map(|(_, peer)| peer.clone()).collect();
+        Table { peers, ..Table::default() }
     }
 
     /// Writes the state that the next hook call reads (`.hook.json`).
@@ -335,9 +314,51 @@ impl Hooks {
         Ok((subnet, peer))
     }
 
+    /// Counts hosts that are refused.
+    fn count(&mut self, hosts: usize, refusal: Refusal) {
+        *self.memory.refused.entry(refusal.name().to_owned()).or_default() += hosts;
+    }
+
+    /// Adds a peer in place of those whose subnets overlap its own. One that the tunnel refuses changes nothing.
+    fn put(&mut self, network: Network, peer: Peer) -> Result<(), Error> {
+        let subnet = network.to_string();
+        let mut replaced = self.make_room(network);
+        let displaced: Vec<String> = replaced.keys().cloned().collect();
+        let before = self.memory.peers.insert(subnet.clone(), (self.memory.round, peer.clone()));
+        let is_known = replaced.is_empty() && before.as_ref().is_some_and(|(_, before)| *before == peer);
+        let mut changes = Vec::new();
+        if !is_known {
+            changes.push(Change::Replace(vec![peer.clone()]));
+            changes.extend(removals(replaced.values()));
+        }
+        let done = self.apply(&format!("add {subnet}"), changes).and_then(|refused| {
+            let Some(refused) = refused.into_iter().find(|refused| refused.key == subnet) else { return Ok(()) };
+            Err(Error::new(Kind::BadValue, format!("{subnet} is refused"), "segue peer --help").why(refused.why))
+        });
+        match done {
+            Err(error) if error.kind == Kind::BadValue => {
+                // It is not kept: a tunnel that starts with the file would refuse it again.
+                self.memory.peers.remove(&subnet);
+                replaced.extend(before.filter(|(_, before)| *before != peer).map(|before| (subnet.clone(), before)));
+                if !replaced.is_empty() {
+                    // The tunnel no longer has them if it refused the peer in a whole table.
+                    self.memory.table = None;
+                    self.memory.peers.extend(replaced);
+                }
+                self.apply(&format!("refused {subnet}"), Vec::new())?;
+                Err(error)
+            }
+            done if displaced.is_empty() => done,
+            done => {
+                self.refuse(&displaced, Refusal::Overlap)?;
+                done
+            }
+        }
+    }
+
     /// Records hosts that are refused, by their subnets.
     fn refuse(&mut self, subnets: &[String], refusal: Refusal) -> Result<(), Error> {
-        *self.memory.refused.entry(refusal.name().to_owned()).or_default() += subnets.len();
+        self.count(subnets.len(), refusal);
         let first = subnets.first().map(|subnet| printable(subnet)).unwrap_or_default();
         let more = if subnets.len() > 1 { format!(" and {} more", subnets.len() - 1) } else { String::new() };
         self.save(&format!("refused {first}{more}"))
@@ -349,26 +370,61 @@ impl Hooks {
         self.memory.table == Some((process, table.generation))
     }
 
-    /// Changes the peer table of the tunnel. A tunnel that does not run takes the file when it starts.
-    fn change(&mut self, changes: impl IntoIterator<Item = Change>) -> Result<(), Error> {
-        let mut generation = None;
+    /// Saves the state, and makes the tunnel's table equal to it: by `changes` if the table is as the last hook has
+    /// left it, else as a whole. Returns the peers of a whole table that the tunnel refuses; the state no longer has
+    /// them.
+    fn apply(&mut self, event: &str, changes: Vec<Change>) -> Result<Vec<RefusedPeer>, Error> {
+        let in_force = self.is_in_force();
+        if in_force && changes.is_empty() {
+            return self.save(event).map(|()| Vec::new());
+        }
+        // If the change does not reach the tunnel, or this hook is killed, the next one sends the whole table.
+        let before = self.memory.table.take();
+        self.save(event)?;
+        let done = match if in_force { self.change(changes) } else { self.sync() } {
+            Ok(Some(done)) => done,
+            Ok(None) => return Ok(Vec::new()),
+            // A change that the tunnel refuses has changed nothing.
+            Err(error) if error.kind == Kind::BadValue => {
+                self.memory.table = before;
+                self.count(1, Refusal::Tunnel);
+                return Err(error);
+            }
+            Err(error) => return Err(error),
+        };
+        let refused: Vec<String> = done.refused_peers.iter().map(|refused| refused.key.clone()).collect();
+        self.memory.peers.retain(|subnet, _| !refused.contains(subnet));
+        // Not all of them are named where they are many: the next whole table shows others.
+        let are_all = done.refused == refused.len() as u64;
+        let table = client::peer_table(&self.name).ok().map(|(process, table)| (process, table.generation));
+        self.memory.table = table.filter(|(_, generation)| are_all && *generation == done.generation);
+        match refused.is_empty() {
+            true => self.remember().map_err(|error| unnoted(&error))?,
+            false => self.refuse(&refused, Refusal::Tunnel)?,
+        }
+        Ok(done.refused_peers)
+    }
+
+    /// Changes entries of the tunnel's table. `None` where no tunnel runs.
+    fn change(&self, changes: Vec<Change>) -> Result<Option<Changes>, Error> {
+        let mut last = None;
         for change in changes {
-            let is_removal = matches!(change, Change::Del(_));
             match client::peer_change(&self.name, change) {
-                Ok(done) => generation = Some(done.generation),
-                Err(error) if error.kind == Kind::NotFound => {}
-                Err(error) if is_removal && !self.is_listed_wrongly(&error) => {}
+                Ok(done) => last = Some(done),
+                // The tunnel does not have the peer, or it has just ended.
+                Err(error) if error.kind == Kind::NotFound => return self.sync(),
                 Err(error) => return Err(error),
             }
         }
-        let Some(generation) = generation else { return Ok(()) };
-        self.memory.table = client::peer_table(&self.name).ok().map(|(process, _)| (process, generation));
-        self.remember().map_err(|error| unnoted(&error))
+        Ok(last)
     }
 
-    /// Returns whether a removal failed for another reason than an unknown peer.
-    fn is_listed_wrongly(&self, error: &Error) -> bool {
-        client::peers(&self.name).is_err() || error.kind == Kind::NoPermission
+    /// Replaces the tunnel's table. `None` where no tunnel runs: one that starts takes the file.
+    fn sync(&self) -> Result<Option<Changes>, Error> {
+        match client::peer_sync(&self.name, &self.table()) {
+            Err(error) if error.kind == Kind::NotFound => Ok(None),
+            done => done.map(Some),
+        }
     }
 }
 

@@ -1,14 +1,22 @@
 //! Tests of the commands of flannel's `extension` backend, called as flanneld calls them: without a shell, without a
-//! retry, and with stdout and stderr of `pre` taken for the data of the lease. No tunnel runs: what it would take is
-//! the file that the hooks write for it.
+//! retry, and with stdout and stderr of `pre` taken for the data of the lease. No tunnel runs, and what it would take
+//! is the file that the hooks write for it; or a control socket of the test's own has the table.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
+use std::net::IpAddr;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use segue_control::error::{Error, Kind};
+use segue_control::model::{Instance, PeerTable};
+use segue_control::peers::{Change, Changes, Key, Peer, RefusedPeer, Table};
+use segue_control::protocol::{Request, Response, Topic};
 use serde_json::Value;
 
 const GUE: &str = r#"{"mode":"gue","port":6080,"remcsum":true}"#;
@@ -221,5 +229,229 @@ fn a_wrong_host_is_refused_by_name_and_costs_no_other() {
         let text = folder.refuse(&["add", subnet, address], data);
         assert!(text.contains(why), "{subnet} {address} {data}: {text}");
         assert_eq!(folder.peers(), before);
+    }
+}
+
+/// State of a fake tunnel.
+#[derive(Default)]
+struct FakeState {
+    generation: u64,
+    peers: BTreeMap<String, Peer>,
+    /// Changes by which the tunnel was asked to change its table.
+    asked: Vec<Change>,
+    /// Whether the tunnel closes instead of answering a change.
+    is_silent: bool,
+    /// Remote address of peers that the tunnel refuses.
+    refused: Option<IpAddr>,
+}
+
+impl FakeState {
+    fn change(&mut self, change: Change) -> Result<Changes, Error> {
+        let mut peers = self.peers.clone();
+        let mut refused = Vec::new();
+        let is_refused = |peer: &Peer| self.refused == Some(peer.remote);
+        match change {
+            Change::Sync(Table { peers: wanted, .. }) => {
+                let (wrong, good): (Vec<Peer>, Vec<Peer>) = wanted.into_iter().partition(is_refused);
+                peers = good.into_iter().map(|peer| (peer.key(), peer)).collect();
+                let named = |peer: Peer| RefusedPeer { number: 1, key: peer.key(), why: "a rule".to_owned() };
+                refused = wrong.into_iter().map(named).collect();
+            }
+            Change::Replace(changed) if changed.iter().any(is_refused) => {
+                return Err(Error::new(Kind::BadValue, "peer 1 is refused", "-").why("a rule"));
+            }
+            Change::Replace(changed) => peers.extend(changed.into_iter().map(|peer| (peer.key(), peer))),
+            Change::Del(keys) => {
+                for key in keys.iter().map(Key::to_string) {
+                    peers.remove(&key).ok_or_else(|| Error::new(Kind::NotFound, "it is not in the table", "-"))?;
+                }
+            }
+            Change::Add(_) | Change::Keep(_) => unreachable!("a hook changes entries so"),
+        }
+        self.generation += u64::from(peers != self.peers);
+        self.peers = peers;
+        let refused_peers = refused.clone();
+        let count = refused.len() as u64;
+        Ok(Changes { generation: self.generation, refused: count, refused_peers, ..Changes::default() })
+    }
+
+    /// Returns the answer to a request; `None` where the tunnel closes without one.
+    fn answer(&mut self, request: Request) -> Option<Response> {
+        Some(match request {
+            Request::Get(Topic::Stat) => {
+                let table = PeerTable { generation: self.generation, ..PeerTable::default() };
+                Response::Instance(Box::new(Instance { pid: 7, peers: Some(Box::new(table)), ..Instance::default() }))
+            }
+            Request::Get(Topic::Peers) => Response::Peers(Some(Box::default())),
+            Request::Peers(change) => {
+                self.asked.push(change.clone());
+                if self.is_silent {
+                    return None;
+                }
+                self.change(change).map_or_else(Response::from, Response::Synced)
+            }
+            _ => unreachable!("a hook asks nothing else"),
+        })
+    }
+}
+
+/// A fake tunnel: a control socket with a table of peers.
+struct FakeTunnel(Arc<Mutex<FakeState>>);
+
+impl FakeTunnel {
+    fn start(folder: &Folder) -> FakeTunnel {
+        let listener = UnixListener::bind(folder.0.join("sgf0.sock")).unwrap();
+        let state = Arc::<Mutex<FakeState>>::default();
+        let shared = Arc::clone(&state);
+        let serve = move |mut stream: UnixStream| {
+            let mut line = Vec::new();
+            BufReader::new(stream.try_clone().unwrap()).read_until(b'\n', &mut line).unwrap();
+            let Ok(request) = Request::parse(&line) else { return };
+            if let Some(answer) = shared.lock().unwrap().answer(request) {
+                stream.write_all(answer.line().as_bytes()).unwrap();
+            }
+        };
+        thread::spawn(move || listener.incoming().map_while(Result::ok).for_each(serve));
+        FakeTunnel(state)
+    }
+
+    fn set(&self, change: impl FnOnce(&mut FakeState)) {
+        change(&mut self.0.lock().unwrap());
+    }
+
+    fn is_silent(&self, is_silent: bool) {
+        self.set(|state| state.is_silent = is_silent);
+    }
+
+    /// Returns the third numbers of the subnets in the tunnel's table.
+    fn subnets(&self) -> Vec<u8> {
+        let state = self.0.lock().unwrap();
+        let third = |key: &String| key.split('.').nth(2).unwrap().parse().unwrap();
+        let mut subnets: Vec<u8> = state.peers.keys().map(third).collect();
+        subnets.sort_unstable();
+        subnets
+    }
+
+    /// Returns the names of the changes since the last call.
+    fn asked(&self) -> Vec<&'static str> {
+        let name = |change: Change| match change {
+            Change::Sync(_) => "sync",
+            Change::Replace(_) => "replace",
+            Change::Del(_) => "del",
+            Change::Add(_) | Change::Keep(_) => "other",
+        };
+        self.0.lock().unwrap().asked.drain(..).map(name).collect()
+    }
+}
+
+/// Returns the words for a change of the host with the subnet 198.19.N.0/24.
+fn words(call: &str, n: u8) -> [String; 3] {
+    [call.to_owned(), format!("198.19.{n}.0/24"), format!("198.18.0.{n}")]
+}
+
+impl Folder {
+    fn must(&self, call: &str, n: u8) {
+        self.call(&words(call, n).each_ref().map(String::as_str), GUE);
+    }
+
+    fn fails(&self, call: &str, n: u8) -> String {
+        self.refuse(&words(call, n).each_ref().map(String::as_str), GUE)
+    }
+}
+
+#[test]
+fn a_peer_whose_change_failed_is_sent_again_by_the_next_hook() {
+    let folder = Folder::new("lost-add");
+    let tunnel = FakeTunnel::start(&folder);
+    folder.must("add", 2);
+    folder.must("add", 3);
+    tunnel.is_silent(true);
+    assert!(folder.fails("add", 4).contains("cannot ask sgf0"));
+    tunnel.is_silent(false);
+    folder.must("add", 4);
+    assert_eq!(tunnel.subnets(), [2, 3, 4]);
+    // Another host's change brings it as well.
+    tunnel.is_silent(true);
+    folder.fails("add", 5);
+    tunnel.is_silent(false);
+    folder.must("add", 6);
+    assert_eq!(tunnel.subnets(), [2, 3, 4, 5, 6]);
+    // What is in force costs no change, and a new host one.
+    tunnel.asked();
+    folder.must("add", 5);
+    assert_eq!(tunnel.asked(), [""; 0]);
+    folder.must("add", 7);
+    assert_eq!(tunnel.asked(), ["replace"]);
+}
+
+#[test]
+fn a_peer_whose_removal_failed_is_removed_by_the_next_hook() {
+    let folder = Folder::new("lost-del");
+    let tunnel = FakeTunnel::start(&folder);
+    for n in 2..6 {
+        folder.must("add", n);
+    }
+    tunnel.is_silent(true);
+    assert!(folder.fails("del", 2).contains("cannot ask sgf0"));
+    tunnel.is_silent(false);
+    folder.must("del", 2);
+    assert_eq!(tunnel.subnets(), [3, 4, 5]);
+    // Another host's add brings it as well, and so it is with a sweep.
+    tunnel.is_silent(true);
+    folder.fails("del", 3);
+    tunnel.is_silent(false);
+    folder.must("add", 4);
+    assert_eq!(tunnel.subnets(), [4, 5]);
+    folder.call(&["post", "198.19.0.0/16", "198.19.1.0/24", "198.18.0.1", "--grace", "600"], "");
+    folder.must("add", 5);
+    tunnel.is_silent(true);
+    folder.refuse(&["sweep", "1", "0"], "");
+    tunnel.is_silent(false);
+    folder.call(&["sweep", "1", "0"], "");
+    assert_eq!(tunnel.subnets(), [5]);
+    // One that is not known needs no change, and one that only the tunnel has lost is no failure.
+    tunnel.asked();
+    folder.must("del", 9);
+    assert_eq!(tunnel.asked(), [""; 0]);
+    tunnel.set(|state| state.peers.clear());
+    folder.must("del", 5);
+    assert_eq!(tunnel.subnets(), [0; 0]);
+}
+
+#[test]
+fn a_tunnel_that_has_lost_its_table_gets_all_of_it_by_the_next_add() {
+    let folder = Folder::new("lost-table");
+    let tunnel = FakeTunnel::start(&folder);
+    folder.must("add", 2);
+    folder.must("add", 3);
+    tunnel.set(|state| *state = FakeState::default());
+    folder.must("add", 2);
+    folder.must("add", 3);
+    assert_eq!(tunnel.subnets(), [2, 3]);
+    assert_eq!(tunnel.asked(), ["sync"]);
+}
+
+#[test]
+fn a_peer_that_the_tunnel_refuses_is_not_kept_and_costs_no_other() {
+    let folder = Folder::new("refused");
+    folder.must("add", 2);
+    folder.must("add", 3);
+    folder.must("add", 4);
+    // The tunnel is started later, without the file: it gets the whole table, and of a single change only the refusal.
+    let tunnel = FakeTunnel::start(&folder);
+    tunnel.set(|state| state.refused = "198.18.0.3".parse().ok());
+    folder.must("add", 2);
+    assert_eq!((tunnel.subnets(), folder.peers().len()), (vec![2, 4], 2));
+    for _ in 0..2 {
+        assert!(folder.fails("add", 3).contains("a rule"));
+        assert_eq!((tunnel.subnets(), folder.peers().len()), (vec![2, 4], 2));
+    }
+    // What a refused peer was to replace stays, also where the tunnel is asked to take the whole table.
+    tunnel.set(|state| state.refused = "198.18.0.44".parse().ok());
+    for generation in [0, 7] {
+        tunnel.set(|state| state.generation += generation);
+        assert!(folder.refuse(&["add", "198.19.4.0/24", "198.18.0.44"], GUE).contains("a rule"));
+        assert_eq!((tunnel.subnets(), folder.peers().len()), (vec![2, 4], 2));
+        assert!(folder.peers()[1].contains("198.18.0.4\""));
     }
 }

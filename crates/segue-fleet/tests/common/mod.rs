@@ -4,7 +4,7 @@ use std::env;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{self, SyncSender};
@@ -73,22 +73,49 @@ impl Server {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let folder = env::temp_dir().join(format!("segue-fleet-{}-{number}", std::process::id()));
         fs::create_dir(&folder).unwrap();
+        let mut server = Server { process: Server::launch(&folder), folder };
+        server.until_up();
+        server
+    }
+
+    fn launch(folder: &Path) -> Child {
         let log = fs::File::create(folder.join("log")).unwrap();
         let url = format!("http://127.0.0.1:{PORT}");
-        let process = Command::new("etcd")
+        Command::new("etcd")
             .args(["--listen-client-urls", &url, "--advertise-client-urls", &url, "--data-dir"])
             .arg(folder.join("data"))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()
-            .unwrap();
-        let mut server = Server { process, folder };
+            .unwrap()
+    }
+
+    fn until_up(&mut self) {
         until("etcd is up", || {
-            assert!(server.process.try_wait().unwrap().is_none(), "etcd does not start: {}", server.log());
-            server.try_ctl(&["endpoint", "health"]).is_ok()
+            assert!(self.process.try_wait().unwrap().is_none(), "etcd does not start: {}", self.log());
+            self.try_ctl(&["endpoint", "health"]).is_ok()
         });
-        server
+    }
+
+    fn backup(&self) -> String {
+        self.folder.join("backup").to_str().unwrap().to_owned()
+    }
+
+    /// Writes a backup of the server's data.
+    pub(crate) fn save(&self) {
+        self.ctl(&["snapshot", "save", &self.backup()]);
+    }
+
+    /// Ends the server, and starts one with the data of the backup.
+    pub(crate) fn restore(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let data = self.folder.join("data");
+        fs::remove_dir_all(&data).unwrap();
+        self.ctl(&["snapshot", "restore", &self.backup(), "--data-dir", data.to_str().unwrap()]);
+        self.process = Server::launch(&self.folder);
+        self.until_up();
     }
 
     fn log(&self) -> String {
