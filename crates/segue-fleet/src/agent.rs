@@ -6,6 +6,7 @@
 //! host can make its lease again.
 
 use std::collections::BTreeMap;
+use std::panic::{self, AssertUnwindSafe};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -129,9 +130,20 @@ pub fn run(
     let Some(seen) = agent.wait_for_tunnel(&inbox)? else { return Ok(()) };
     agent.settings.terms.end = seen.end;
     (agent.process, agent.state.generation) = (seen.process, seen.generation);
-    let (client, terms, to) = (etcd.clone(), agent.settings.terms.clone(), events.clone());
-    std::thread::spawn(move || keeper::run(client, &terms, &to, &checks));
+    let (client, terms) = (etcd.clone(), agent.settings.terms.clone());
+    start(events.clone(), move |to| keeper::run(client, &terms, to, &checks));
     agent.handle_all(etcd, &events, &inbox)
+}
+
+/// Starts a thread that reports events. A panic of the thread is reported as an error that ends the agent, which would
+/// say for ever that it is connected otherwise.
+fn start(events: SyncSender<Event>, work: impl FnOnce(&SyncSender<Event>) + Send + 'static) {
+    std::thread::spawn(move || {
+        if panic::catch_unwind(AssertUnwindSafe(|| work(&events))).is_err() {
+            let error = Error::new(Kind::Internal, "segue has a fault", "report it with: segue --version -v -j");
+            let _ = events.send(Event::Fatal(error.why("a thread of the agent has ended with a panic")));
+        }
+    });
 }
 
 impl Agent<'_> {
@@ -184,19 +196,19 @@ impl Agent<'_> {
     }
 
     fn start_following(&mut self, etcd: &Etcd, acquired: &Acquired, events: &SyncSender<Event>) {
-        let directory = format!("{}/subnets", self.settings.terms.prefix);
-        self.roster = Some(Roster::new(Policy {
+        let policy = Policy {
             config: acquired.config.clone(),
-            directory: directory.clone(),
+            directory: format!("{}/subnets", self.settings.terms.prefix),
             address: self.settings.terms.address,
             local: self.settings.terms.end.local,
             subnet: acquired.subnet,
             mac: self.settings.terms.end.mac,
             limit: self.settings.limit,
-        }));
-        let (client, to, again) = (etcd.clone(), events.clone(), Arc::clone(&self.list_again));
+        };
+        self.roster = Some(Roster::new(policy.clone()));
+        let (client, again) = (etcd.clone(), Arc::clone(&self.list_again));
         let longest_wait = self.settings.terms.ttl / 4;
-        std::thread::spawn(move || follow::run(client, &directory, longest_wait, &to, &again));
+        start(events.clone(), move |to| follow::run(client, &policy, longest_wait, to, &again));
     }
 
     /// Handles a report of another thread. Returns the lease where this host has just acquired one.
@@ -211,13 +223,14 @@ impl Agent<'_> {
                 self.publish();
             }
             Event::NotRenewed(why) => self.announce.note(&format!("the lease is not renewed: {why}")),
-            Event::Listed(listing) => {
+            Event::Listed(listed, revision) => {
                 self.reached(None);
-                self.state.revision = listing.revision;
+                // After a restore of a backup it can be lower than before.
+                self.state.revision = revision;
                 // What is there again stays.
-                self.held.retain(|held| !listing.records.iter().any(|record| record.key == *held));
+                self.held.retain(|held| !listed.holds(held));
                 if let Some(roster) = &mut self.roster {
-                    for key in roster.list(&listing.records) {
+                    for key in roster.adopt(*listed) {
                         self.gone(key);
                     }
                 }
@@ -492,4 +505,17 @@ impl Agent<'_> {
 fn other_end(name: &str) -> Error {
     Error::new(Kind::Conflict, format!("the tunnel {name} was started with other words"), "start the agent again")
         .why("its outer address, its MAC address or what it listens for is not what the lease says")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_of_a_thread_ends_the_agent() {
+        let (events, inbox) = std::sync::mpsc::sync_channel(1);
+        start(events, |_| panic!("a test asked for it"));
+        let event = inbox.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert!(matches!(event, Event::Fatal(error) if error.kind == Kind::Internal));
+    }
 }

@@ -1,6 +1,7 @@
 //! The choice of this host's subnet, by flannel's rules: the one of its lease in the registry, else the one of its
 //! previous lease, else one of the first hundred free ones at random.
 
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
 use crate::config::Config;
@@ -23,60 +24,81 @@ pub enum Choice {
     Exhausted,
 }
 
-/// Chooses a subnet for this host. `random` is any number; `before` is the subnet that this host had.
-pub fn choose(
-    records: &[Record],
-    directory: &str,
-    config: &Config,
+/// The subnets that are leased, and this host's own lease among them.
+#[derive(Debug)]
+pub struct Leased<'a> {
+    directory: &'a str,
+    config: &'a Config,
+    /// The address of this host.
     address: Ipv4Addr,
+    /// The subnet that this host had.
     before: Option<Network>,
-    random: u64,
-) -> Choice {
-    // A key that names all of the network, or more, is no host's lease and takes nothing.
-    let subnets: Vec<(Network, &Record)> = records
-        .iter()
-        .filter_map(|record| Some((lease::subnet_of(&record.key, directory).ok()?, record)))
-        .filter(|(subnet, _)| config.has_place_for(*subnet))
-        .collect();
-    // As in flannel, a lease that this configuration would not give is none to go on with.
-    let in_range = |subnet: &Network| {
-        subnet.prefix_len() == config.subnet_len && (config.subnet_min..=config.subnet_max).contains(&subnet.first())
-    };
-    let own = subnets
-        .iter()
-        .filter(|(subnet, record)| in_range(subnet) && lease::public_address(&record.value) == Some(address));
-    // Of several, that of the time before, else the oldest.
-    let own = own.min_by_key(|(subnet, record)| (Some(*subnet) != before, record.created));
-    if let Some((subnet, record)) = own {
-        return Choice::Own(*subnet, Box::new((*record).clone()));
+    own: Option<(Network, Record)>,
+    taken: BTreeSet<Network>,
+}
+
+impl<'a> Leased<'a> {
+    /// Returns a network without leases, for the host with this address, which had the subnet `before`.
+    pub fn new(directory: &'a str, config: &'a Config, address: Ipv4Addr, before: Option<Network>) -> Leased<'a> {
+        Leased { directory, config, address, before, own: None, taken: BTreeSet::new() }
     }
-    let mut taken: Vec<Network> = subnets.into_iter().map(|(subnet, _)| subnet).collect();
-    taken.sort_unstable();
-    // Subnets in order of their first addresses can be nested: what counts is the highest end so far.
-    let ends: Vec<u32> = taken
-        .iter()
-        .scan(0, |highest, subnet| {
-            *highest = u32::from(subnet.last()).max(*highest);
-            Some(*highest)
-        })
-        .collect();
-    let is_free = |subnet: Network| {
-        let below = taken.partition_point(|other| other.first() <= subnet.last());
-        below == 0 || ends[below - 1] < u32::from(subnet.first())
-    };
-    if let Some(subnet) = before.filter(in_range).filter(|subnet| is_free(*subnet)) {
-        return Choice::Free(subnet);
+
+    /// Adds an entry of the registry.
+    pub fn add(&mut self, record: Record) {
+        // A key that names all of the network, or more, is no host's lease and takes nothing.
+        let subnet = lease::subnet_of(&record.key, self.directory).ok();
+        let Some(subnet) = subnet.filter(|subnet| self.config.has_place_for(*subnet)) else { return };
+        self.taken.insert(subnet);
+        if !self.in_range(subnet) || lease::public_address(&record.value) != Some(self.address) {
+            return;
+        }
+        // Of several, that of the time before, else the oldest.
+        let rank = |subnet, record: &Record| (Some(subnet) != self.before, record.created);
+        if self.own.as_ref().is_none_or(|(other, old)| rank(subnet, &record) < rank(*other, old)) {
+            self.own = Some((subnet, record));
+        }
     }
-    let step = 1usize << (32 - u32::from(config.subnet_len));
-    let free: Vec<Network> = (u32::from(config.subnet_min)..=u32::from(config.subnet_max))
-        .step_by(step)
-        .filter_map(|first| Network::new(first.into(), config.subnet_len))
-        .filter(|subnet| is_free(*subnet))
-        .take(CHOICE)
-        .collect();
-    match free.len() {
-        0 => Choice::Exhausted,
-        len => Choice::Free(free[(random % len as u64) as usize]),
+
+    /// Returns whether this configuration would give the subnet. As in flannel, a lease of another is none to go on
+    /// with.
+    fn in_range(&self, subnet: Network) -> bool {
+        let Config { subnet_len, subnet_min, subnet_max, .. } = self.config;
+        subnet.prefix_len() == *subnet_len && (*subnet_min..=*subnet_max).contains(&subnet.first())
+    }
+
+    /// Chooses a subnet for this host. `random` is any number.
+    pub fn choose(mut self, random: u64) -> Choice {
+        if let Some((subnet, record)) = self.own.take() {
+            return Choice::Own(subnet, Box::new(record));
+        }
+        let config = self.config;
+        let taken: Vec<Network> = self.taken.iter().copied().collect();
+        // Subnets in order of their first addresses can be nested: what counts is the highest end so far.
+        let ends: Vec<u32> = taken
+            .iter()
+            .scan(0, |highest, subnet| {
+                *highest = u32::from(subnet.last()).max(*highest);
+                Some(*highest)
+            })
+            .collect();
+        let is_free = |subnet: Network| {
+            let below = taken.partition_point(|other| other.first() <= subnet.last());
+            below == 0 || ends[below - 1] < u32::from(subnet.first())
+        };
+        if let Some(subnet) = self.before.filter(|subnet| self.in_range(*subnet) && is_free(*subnet)) {
+            return Choice::Free(subnet);
+        }
+        let step = 1usize << (32 - u32::from(config.subnet_len));
+        let free: Vec<Network> = (u32::from(config.subnet_min)..=u32::from(config.subnet_max))
+            .step_by(step)
+            .filter_map(|first| Network::new(first.into(), config.subnet_len))
+            .filter(|subnet| is_free(*subnet))
+            .take(CHOICE)
+            .collect();
+        match free.len() {
+            0 => Choice::Exhausted,
+            len => Choice::Free(free[(random % len as u64) as usize]),
+        }
     }
 }
 
@@ -101,7 +123,13 @@ mod tests {
     }
 
     fn chosen(records: &[Record], before: Option<&str>, random: u64) -> Choice {
-        choose(records, DIRECTORY, &config(), US, before.map(net), random)
+        chosen_in(&config(), records, before, random)
+    }
+
+    fn chosen_in(config: &Config, records: &[Record], before: Option<&str>, random: u64) -> Choice {
+        let mut leased = Leased::new(DIRECTORY, config, US, before.map(net));
+        records.iter().cloned().for_each(|record| leased.add(record));
+        leased.choose(random)
     }
 
     #[test]
@@ -136,7 +164,7 @@ mod tests {
         let narrow = br#"{"Network":"198.19.0.0/21","SubnetMin":"198.19.3.0","SubnetMax":"198.19.4.0"}"#;
         let narrow = Config::parse(narrow).unwrap();
         let records = [taken("198.19.1.0-24", "198.18.0.9", 1), taken("198.19.3.0-24", "198.18.0.1", 2)];
-        let found = choose(&records, DIRECTORY, &narrow, US, Some(net("198.19.1.0/24")), 0);
+        let found = chosen_in(&narrow, &records, Some("198.19.1.0/24"), 0);
         assert_eq!(found, Choice::Free(net("198.19.4.0/24")));
     }
 

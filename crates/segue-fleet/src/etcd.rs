@@ -1,8 +1,8 @@
 //! The client of etcd: version 3 of its API, as JSON over HTTP (etcd's own gRPC gateway, `/v3/...`).
 //!
 //! # Promises
-//! - Every call ends: connecting, sending and receiving have limits ([`CONNECT`], [`REQUEST`]), and so has the length
-//!   of an answer.
+//! - Every call ends: connecting, sending and receiving have limits ([`CONNECT`], [`REQUEST`]), and so have the length
+//!   of an answer and the number of keys in a list.
 //! - A member that does not answer, or has no leader, is left for the next one in the list; a call fails only after all
 //!   of them did.
 //! - No proxy of the environment is used, and no redirection is followed: credentials go to the named members only.
@@ -27,6 +27,8 @@ pub const REQUEST: Duration = Duration::from_secs(6);
 const ANSWER_LEN: u64 = 16 << 20;
 /// Number of keys that one list request asks for, if their values are not too long.
 const PAGE: i64 = 1000;
+/// Largest number of keys of a list: 16 times as many as a network with a prefix of 16 bits has addresses.
+const MOST_KEYS: usize = 1 << 20;
 /// gRPC status codes after which the request is repeated with another member: deadline exceeded, aborted, unavailable.
 const ELSEWHERE: [i64; 3] = [4, 10, 14];
 /// gRPC status code for a wrong or expired token.
@@ -43,6 +45,9 @@ pub enum EtcdError {
     Refused(i64, String),
     /// The requested revision is compacted.
     Compacted,
+    /// The history of the member ends before the position from which a watch is to continue, or is that of another
+    /// cluster, as after a restore of a backup.
+    Diverged,
     /// An answer, or a message of a watch, exceeds this client's limit.
     TooLong,
 }
@@ -53,6 +58,7 @@ impl fmt::Display for EtcdError {
             EtcdError::Unreachable(why) => f.write_str(why),
             EtcdError::Refused(_, text) => write!(f, "etcd: {text}"),
             EtcdError::Compacted => f.write_str("etcd: the revision is compacted"),
+            EtcdError::Diverged => f.write_str("etcd: its history is not the one of before"),
             EtcdError::TooLong => write!(f, "etcd: its answer has more than {} MiB", ANSWER_LEN >> 20),
         }
     }
@@ -73,13 +79,13 @@ impl fmt::Debug for Login {
     }
 }
 
-/// A list of keys at one revision.
-#[derive(Clone, Debug, Default)]
-pub struct Listing {
-    /// The revision of the list.
+/// A position in the history of a cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Position {
+    /// Revision of the cluster's data.
     pub revision: i64,
-    /// The entries, in the order of their keys.
-    pub records: Vec<Record>,
+    /// The id of the cluster.
+    pub cluster: String,
 }
 
 /// A message of a watch, with its changes.
@@ -140,17 +146,19 @@ impl Etcd {
         Ok(records(&answer).into_iter().next())
     }
 
-    /// Lists all keys that begin with `prefix`, at one revision. Long values are cut, so that they are refused as what
-    /// they are.
-    pub fn list(&mut self, prefix: &str) -> Result<Listing, EtcdError> {
+    /// Lists all keys that begin with `prefix`, at one revision, and returns its position. `each` gets one entry after
+    /// the other, in the order of their keys, so that no more of a list is kept than the caller keeps; not all of them
+    /// where the call fails. Long values are cut, so that they are refused as what they are.
+    pub fn list(&mut self, prefix: &str, mut each: impl FnMut(Record)) -> Result<Position, EtcdError> {
         let end = encode(&after_all(prefix.as_bytes()));
         let mut from = prefix.as_bytes().to_vec();
-        let mut listing = Listing::default();
+        let mut listed = Position::default();
+        let mut left = MOST_KEYS;
         let mut most = PAGE;
         loop {
             let mut request = json!({ "key": encode(&from), "range_end": end, "limit": most });
-            if listing.revision != 0 {
-                request["revision"] = json!(listing.revision);
+            if listed.revision != 0 {
+                request["revision"] = json!(listed.revision);
             }
             let answer = match self.call("kv/range", &request) {
                 // With values that no host writes; etcd has a limit for each of them.
@@ -161,16 +169,27 @@ impl Etcd {
                 Err(error @ EtcdError::TooLong) => return Err(EtcdError::Unreachable(error.to_string())),
                 answer => answer?,
             };
-            if listing.revision == 0 {
-                listing.revision = number(&answer["header"]["revision"]);
+            if listed.revision == 0 {
+                listed = position(&answer);
             }
             let page = records(&answer);
-            // A page without a key would be asked for again and again.
-            let has_more = answer["more"] == true && !page.is_empty();
-            listing.records.extend(page.into_iter().map(cut));
-            let Some(last) = listing.records.last().filter(|_| has_more) else { return Ok(listing) };
-            from.clone_from(&last.key);
-            from.push(0);
+            let has_more = answer["more"] == true;
+            // A page with no new key would be asked for again and again.
+            if has_more && page.is_empty() {
+                return Err(self.endless());
+            }
+            for record in page {
+                if record.key < from || left == 0 {
+                    return Err(self.endless());
+                }
+                left -= 1;
+                from.clone_from(&record.key);
+                from.push(0);
+                each(cut(record));
+            }
+            if !has_more {
+                return Ok(listed);
+            }
         }
     }
 
@@ -218,19 +237,20 @@ impl Etcd {
         })
     }
 
-    /// Reports the changes of all keys that begin with `prefix`, from the revision `from` on, until `longest` has
-    /// passed or the member ends the watch. `report` gets an empty batch as soon as the watch stands, and returns
-    /// whether to continue.
+    /// Reports the changes of all keys that begin with `prefix`, after the position `last`, until `longest` has passed
+    /// or the member ends the watch. `report` gets an empty batch as soon as the watch stands, and returns whether to
+    /// continue.
     ///
     /// A watch is short, and the next one begins after the last revision: so nothing is missed, and a connection whose
     /// other end has vanished is noticed.
     pub fn watch(
         &mut self,
         prefix: &str,
-        from: i64,
+        last: &Position,
         longest: Duration,
         mut report: impl FnMut(Batch) -> bool,
     ) -> Result<(), EtcdError> {
+        let from = last.revision.checked_add(1).ok_or(EtcdError::Diverged)?;
         let request = json!({ "create_request": { "key": encode(prefix.as_bytes()),
                               "range_end": encode(&after_all(prefix.as_bytes())), "start_revision": from.to_string() } });
         let response = self.send("watch", &request, longest)?;
@@ -257,6 +277,11 @@ impl Etcd {
                 let why = result["cancel_reason"].as_str().unwrap_or("it ended the watch");
                 self.leave();
                 return Err(EtcdError::Unreachable(format!("etcd: {why}")));
+            }
+            // etcd lets a watch begin at a revision that is still to come, and is silent until then.
+            let now = position(result);
+            if result["created"] == true && (now.revision < last.revision || now.cluster != last.cluster) {
+                return Err(EtcdError::Diverged);
             }
             let events = || result["events"].as_array().into_iter().flatten();
             let revision = events().map(|event| number(&event["kv"]["mod_revision"])).max().unwrap_or(0);
@@ -384,6 +409,13 @@ impl Etcd {
         self.at = (self.at + 1) % self.endpoints.len();
     }
 
+    /// Leaves a member whose list goes on without an end, and returns the failure.
+    fn endless(&mut self) -> EtcdError {
+        let why = format!("{}: its list is not in order, or has more than {MOST_KEYS} keys", self.endpoint());
+        self.leave();
+        EtcdError::Unreachable(why)
+    }
+
     fn refused(&self, error: &Value) -> EtcdError {
         // Version 3.4 says `error`, `message` and `code`; streams say `grpc_code`.
         let text = error["message"].as_str().or(error["error"].as_str()).unwrap_or("it refused");
@@ -409,6 +441,13 @@ fn decode(value: &Value) -> Vec<u8> {
 /// Returns an integer of a JSON document; the gateway writes it as a string and omits 0.
 fn number(value: &Value) -> i64 {
     value.as_i64().or_else(|| value.as_str()?.parse().ok()).unwrap_or(0)
+}
+
+/// Returns the position of the header of an answer. The id of a cluster has 64 bits without a sign.
+fn position(answer: &Value) -> Position {
+    let header = &answer["header"];
+    let cluster = header["cluster_id"].as_str().unwrap_or_default().to_owned();
+    Position { revision: number(&header["revision"]), cluster }
 }
 
 fn records(answer: &Value) -> Vec<Record> {

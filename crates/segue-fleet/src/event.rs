@@ -3,8 +3,9 @@
 use segue_control::error::Error;
 
 use crate::config::Config;
-use crate::etcd::{Batch, Listing};
+use crate::etcd::Batch;
 use crate::network::Network;
+use crate::roster::Roster;
 
 /// The lease that this host has acquired.
 #[derive(Clone, Debug)]
@@ -28,8 +29,8 @@ pub enum Event {
     Renewed,
     /// This host's lease could not be renewed, for the given reason.
     NotRenewed(String),
-    /// A list of all entries of the registry.
-    Listed(Listing),
+    /// A list of all entries of the registry, and its revision.
+    Listed(Box<Roster>, i64),
     /// Changes of the registry; an empty batch reports that a watch has begun.
     Changed(Batch, String),
     /// The registry cannot be reached, for the given reason.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use segue_control::error::{Error, Kind};
 
-use crate::allocate::{self, Choice};
+use crate::allocate::{Choice, Leased};
 use crate::backoff::{Backoff, random};
 use crate::config::Config;
 use crate::datapath::LocalEndpoint;
@@ -138,9 +138,9 @@ fn acquire(etcd: &mut Etcd, terms: &Terms) -> Result<(Held, Acquired), Failure> 
     let value = lease::value(terms.address, config.backend, terms.end.mac, terms.offer);
     let directory = format!("{}/subnets", terms.prefix);
     for _ in 0..RACES {
-        let listing = etcd.list(&directory)?;
-        let choice = allocate::choose(&listing.records, &directory, &config, terms.address, terms.before, random());
-        let (subnet, found) = match choice {
+        let mut leased = Leased::new(&directory, &config, terms.address, terms.before);
+        etcd.list(&directory, |record| leased.add(record))?;
+        let (subnet, found) = match leased.choose(random()) {
             Choice::Own(subnet, record) => (subnet, Some(record)),
             Choice::Free(subnet) => (subnet, None),
             Choice::Exhausted => return Err(Failure::Fatal(exhausted(&config))),

@@ -5,7 +5,7 @@
 //! the configured length (SubnetLen) counts, else the lease that was made first (by its create revision). So one old
 //! lease of half the network costs no other host its subnet. Each entry is judged by itself otherwise.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -67,7 +67,7 @@ pub struct Judged {
 }
 
 /// The entries of the registry, checked one by one.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Roster {
     policy: Policy,
     own_key: Vec<u8>,
@@ -86,17 +86,30 @@ impl Roster {
         Roster { policy, own_key, leases: [BTreeMap::new(), BTreeMap::new()], refused: BTreeMap::new(), left_out: 0 }
     }
 
-    /// Stores all entries of a list, and returns the stored keys that are not in it; their entries stay until they are
-    /// removed.
-    pub fn list<'a>(&mut self, records: impl IntoIterator<Item = &'a Record>) -> Vec<Vec<u8>> {
-        let leases = self.leases.iter().flat_map(BTreeMap::keys);
-        let mut gone: BTreeSet<Vec<u8>> = leases.chain(self.refused.keys()).cloned().collect();
-        self.left_out = 0;
-        for record in records {
-            gone.remove(&kept(&record.key));
-            self.put(record);
+    /// Takes the entries of a list in place of its own, and returns the keys that are not in it; their entries stay
+    /// where there is room, until they are removed.
+    pub fn adopt(&mut self, listed: Roster) -> Vec<Vec<u8>> {
+        let mut before = std::mem::replace(self, listed);
+        let keys = before.leases.iter().flat_map(BTreeMap::keys).chain(before.refused.keys());
+        let gone: Vec<Vec<u8>> = keys.filter(|key| !self.holds(key)).cloned().collect();
+        for key in &gone {
+            for (places, old) in self.leases.iter_mut().zip(&mut before.leases) {
+                if places.len() < self.policy.limit.saturating_mul(2) {
+                    places.extend(old.remove_entry(key));
+                }
+            }
+            if self.refused.len() < self.policy.limit {
+                self.refused.extend(before.refused.remove_entry(key));
+            }
         }
-        gone.into_iter().collect()
+        gone
+    }
+
+    /// Returns whether there is an entry of a key, in either of the two forms of [`Roster::remove`].
+    pub fn holds(&self, key: &[u8]) -> bool {
+        let keeps =
+            |key: &[u8]| self.leases.iter().any(|leases| leases.contains_key(key)) || self.refused.contains_key(key);
+        keeps(key) || keeps(&kept(key))
     }
 
     /// Adds an entry or replaces the one of its key.
@@ -124,7 +137,7 @@ impl Roster {
 
     /// Removes the entry of a key. Returns whether the entries must be listed anew: one that did not fit may fit now.
     pub fn remove(&mut self, key: &[u8]) -> bool {
-        // A key that `list` returned is as it is kept already.
+        // A key that `adopt` returned is as it is kept already.
         for key in [key, &kept(key)[..]] {
             self.forget(key);
         }

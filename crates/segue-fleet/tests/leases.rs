@@ -318,14 +318,14 @@ fn each_hostile_entry_is_refused_under_its_reason_and_costs_no_peer() {
     assert!(cases.len() >= 50, "{}", cases.len());
     let peers: Vec<_> = [2, 3, 5].map(good).into();
     let mut alone = roster(10);
-    alone.list(&peers);
+    peers.iter().for_each(|record| alone.put(record));
     let leases = alone.judged().leases;
     assert_eq!(leases.len(), 3);
     for (key, value, reason) in &cases {
         // The newest entry, and the oldest one.
         for created in [1000, 0] {
             let mut roster = roster(10);
-            roster.list(&peers);
+            peers.iter().for_each(|record| roster.put(record));
             roster.put(&record(key.clone(), value.clone(), created));
             let Judged { leases: now, refused, .. } = roster.judged();
             let shown = String::from_utf8_lossy(&key[..key.len().min(60)]).into_owned();
@@ -340,7 +340,7 @@ fn each_hostile_entry_is_refused_under_its_reason_and_costs_no_peer() {
     let wrong = cases.iter().zip(1000..).map(|((key, value, _), n)| record(key.clone(), value.clone(), n));
     let all: Vec<Record> = wrong.chain(peers).collect();
     let mut roster = roster(100);
-    roster.list(&all);
+    all.iter().for_each(|record| roster.put(record));
     assert_eq!(roster.judged().leases, leases);
 }
 
@@ -481,13 +481,28 @@ fn leases_of_another_length_or_of_dual_stack_take_no_place_from_the_usual_ones()
 
 #[test]
 fn a_list_says_which_entries_are_gone() {
-    let mut roster = roster(10);
-    assert!(roster.list(&[good(2), good(3)]).is_empty());
-    let gone = roster.list(&[good(3), good(4)]);
-    assert_eq!(gone, [good(2).key]);
-    assert_eq!(roster.judged().leases.len(), 3, "they stay until they are removed");
-    roster.remove(&gone[0]);
-    assert_eq!(roster.judged().leases.len(), 2);
+    let wrong = |n: u8| record(at(&format!("wrong-{n}{}", "x".repeat(200))), VALUE, 0);
+    let listed = |limit: usize, records: &[Record]| {
+        let mut listed = roster(limit);
+        records.iter().for_each(|record| listed.put(record));
+        listed
+    };
+    let mut known = roster(10);
+    assert!(known.adopt(listed(10, &[good(2), good(3), wrong(1), wrong(2)])).is_empty());
+    let gone = known.adopt(listed(10, &[good(3), good(4), wrong(2), wrong(3)]));
+    assert_eq!((gone.len(), &gone[0]), (2, &good(2).key));
+    let counts = |roster: &Roster| (roster.judged().leases.len(), roster.judged().refused.len());
+    assert_eq!(counts(&known), (3, 3), "they stay until they are removed");
+    assert!(known.holds(&good(2).key) && known.holds(&wrong(1).key) && known.holds(&gone[1]));
+    gone.iter().for_each(|key| assert!(!known.remove(key)));
+    assert_eq!(counts(&known), (2, 2));
+    assert!(!known.holds(&good(2).key) && !known.holds(&wrong(1).key));
+    // What is gone takes no place of what is listed.
+    let mut small = listed(1, &[good(2), good(3), wrong(1)]);
+    assert_eq!(small.adopt(listed(1, &[good(4), good(5), wrong(2)])).len(), 3);
+    let judged = small.judged();
+    assert_eq!((judged.leases[0].subnet.to_string(), judged.left_out), ("198.19.4.0/24".to_owned(), 0));
+    assert!(small.holds(&wrong(2).key) && !small.holds(&wrong(1).key) && !small.holds(&good(2).key));
 }
 
 #[test]

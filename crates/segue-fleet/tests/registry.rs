@@ -199,6 +199,32 @@ fn an_outage_leaves_the_table_and_a_compaction_is_listed_again() {
 }
 
 #[test]
+fn an_agent_follows_an_etcd_that_was_restored_from_a_backup() {
+    with_etcd("an_agent_follows_an_etcd_that_was_restored", |mut etcd| {
+        etcd.put("config", CONFIG);
+        etcd.put("subnets/198.19.207.0-24", &lease("198.18.0.7", "5a:65:bd:bd:44:07"));
+        let one = Agent::start(&etcd.url(), 1);
+        until("the peer is there", || one.table().len() == 1);
+        etcd.save();
+        // What the backup does not have, and more changes than follow it.
+        etcd.put("subnets/198.19.208.0-24", &lease("198.18.0.8", "5a:65:bd:bd:44:08"));
+        (0..50).for_each(|_| etcd.put("subnets/198.19.207.0-24", &lease("198.18.0.70", "5a:65:bd:bd:44:07")));
+        let revision = etcd.revision();
+        until("it has followed", || one.state().revision == revision && one.table().len() == 2);
+        etcd.restore();
+        etcd.put("subnets/198.19.209.0-24", &lease("198.18.0.9", "5a:65:bd:bd:44:09"));
+        until("the table is that of the restored etcd", || {
+            let table = one.table();
+            table.len() == 2 && table[0].contains(r#""198.18.0.7""#) && table[1].contains("198.19.209.0/24")
+        });
+        // And what comes then is followed.
+        etcd.put("subnets/198.19.210.0-24", &lease("198.18.0.10", "5a:65:bd:bd:44:10"));
+        until("a new one comes", || one.table().len() == 3);
+        assert!(one.state().revision < revision && one.state().state.name() == "connected");
+    });
+}
+
+#[test]
 fn values_that_no_answer_can_hold_cost_no_peer() {
     // In the answer of etcd's gateway 14 of these have 26 MB.
     const LEN: usize = 1_400_000;

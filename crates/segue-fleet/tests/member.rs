@@ -1,0 +1,233 @@
+//! Tests of the client of etcd against members of the test's own, which answer what no good etcd does: another history,
+//! revisions at the end of their range, lists without an end.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use segue_fleet::config::Config;
+use segue_fleet::etcd::Etcd;
+use segue_fleet::event::Event;
+use segue_fleet::follow;
+use segue_fleet::network::Network;
+use segue_fleet::roster::{Policy, Roster};
+use segue_lab::{Host, unavailable};
+use serde_json::{Value, json};
+
+const DIRECTORY: &str = "/coreos.com/network/subnets";
+/// Longest wait for any expected event.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Runs a test in a network namespace of its own, or notes it as skipped.
+fn in_host(test: &str, work: impl FnOnce() + Send) {
+    match unavailable() {
+        Some(why) => segue_lab::skip(test, &why),
+        None => Host::new("member").unwrap().enter(work).expect("a thread in the host"),
+    }
+}
+
+/// Starts a member on a loopback port and returns its address. `answer` gets the path and the request; a watch stays
+/// open after a first message without changes.
+fn member(answer: impl Fn(&str, &Value) -> Value + Send + Sync + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let answer = Arc::new(answer);
+    thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let answer = Arc::clone(&answer);
+            thread::spawn(move || serve(stream, &*answer));
+        }
+    });
+    format!("http://{address}")
+}
+
+fn serve(mut stream: TcpStream, answer: &dyn Fn(&str, &Value) -> Value) {
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    let (mut head, mut len) = (String::new(), 0);
+    loop {
+        let begin = head.len();
+        if reader.read_line(&mut head).unwrap_or(0) == 0 {
+            return;
+        }
+        let line = head[begin..].trim().to_ascii_lowercase();
+        if let Some(text) = line.strip_prefix("content-length:") {
+            len = text.trim().parse().unwrap();
+        }
+        if line.is_empty() {
+            break;
+        }
+    }
+    let mut body = vec![0; len];
+    reader.read_exact(&mut body).unwrap();
+    let path = head.split(' ').nth(1).unwrap();
+    let text = answer(path, &serde_json::from_slice(&body).unwrap()).to_string();
+    let is_open = path == "/v3/watch" && !text.contains("events");
+    // The body ends with the connection.
+    let _ = stream.write_all(format!("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{text}\n").as_bytes());
+    if is_open {
+        // Until the client ends it.
+        let _ = reader.read(&mut [0]);
+    }
+}
+
+fn header(revision: i64, cluster: &str) -> Value {
+    json!({ "revision": revision.to_string(), "cluster_id": cluster })
+}
+
+fn created(revision: i64, cluster: &str) -> Value {
+    json!({ "result": { "header": header(revision, cluster), "created": true } })
+}
+
+fn policy(limit: usize) -> Policy {
+    Policy {
+        config: Config::parse(br#"{"Network":"198.19.0.0/16","SubnetLen":24,"Backend":{"Type":"vxlan"}}"#).unwrap(),
+        directory: DIRECTORY.to_owned(),
+        address: [198, 18, 0, 1].into(),
+        local: None,
+        subnet: Network::parse("198.19.1.0/24").unwrap(),
+        mac: None,
+        limit,
+    }
+}
+
+fn client(members: &[&str]) -> Etcd {
+    Etcd::new(ureq::Agent::new_with_defaults(), members.iter().map(|&member| member.to_owned()).collect(), None)
+}
+
+/// Follows a member and returns the events.
+fn follow(member: &str) -> Receiver<Event> {
+    let (events, inbox) = mpsc::sync_channel(16);
+    let client = client(&[member]);
+    thread::spawn(move || follow::run(client, &policy(10), PATIENCE, &events, &AtomicBool::new(false)));
+    inbox
+}
+
+/// Returns the revision of the next event, which must be a list.
+#[track_caller]
+fn listed(events: &Receiver<Event>) -> i64 {
+    match events.recv_timeout(PATIENCE).unwrap() {
+        Event::Listed(_, revision) => revision,
+        event => panic!("no list: {event:?}"),
+    }
+}
+
+#[test]
+fn a_member_with_another_history_is_listed_anew() {
+    in_host("a_member_with_another_history_is_listed_anew", || {
+        // The end of the history at the second list, and the cluster of it: an earlier end, and a later one of another
+        // cluster, whose id does not fit into 63 bits.
+        for (revision, cluster) in [(50, "17"), (200, "14841639068965178418")] {
+            let (lists, begins) = (AtomicUsize::new(0), Arc::new(Mutex::new(Vec::new())));
+            let seen = Arc::clone(&begins);
+            let url = member(move |path, request| {
+                if path == "/v3/watch" {
+                    let begin = request["create_request"]["start_revision"].as_str().unwrap().to_owned();
+                    begins.lock().unwrap().push(begin);
+                    return created(revision, cluster);
+                }
+                match lists.fetch_add(1, Ordering::SeqCst) {
+                    0 => json!({ "header": header(100, "17") }),
+                    _ => json!({ "header": header(revision, cluster) }),
+                }
+            });
+            let events = follow(&url);
+            // No watch is reported as begun before the list.
+            assert_eq!((listed(&events), listed(&events)), (100, revision));
+            let event = events.recv_timeout(PATIENCE).unwrap();
+            assert!(matches!(&event, Event::Changed(batch, _) if batch.changes.is_empty()), "{event:?}");
+            assert_eq!(*seen.lock().unwrap(), ["101".to_owned(), (revision + 1).to_string()]);
+        }
+    });
+}
+
+#[test]
+fn revisions_at_the_end_of_their_range_end_no_thread() {
+    in_host("revisions_at_the_end_of_their_range", || {
+        let lists = AtomicUsize::new(0);
+        let key = STANDARD.encode(format!("{DIRECTORY}/198.19.9.0-24"));
+        let url = member(move |path, _| {
+            if path == "/v3/watch" {
+                let mut message = created(7, "17");
+                message["result"]["events"] =
+                    json!([{ "type": "DELETE", "kv": { "key": key, "mod_revision": i64::MAX.to_string() } }]);
+                return message;
+            }
+            match lists.fetch_add(1, Ordering::SeqCst) {
+                0 => json!({ "header": header(i64::MAX, "17") }),
+                _ => json!({ "header": header(7, "17") }),
+            }
+        });
+        let events = follow(&url);
+        assert_eq!((listed(&events), listed(&events)), (i64::MAX, 7));
+        // No watch can follow on its last revision.
+        let event = events.recv_timeout(PATIENCE).unwrap();
+        assert!(matches!(&event, Event::Changed(batch, _) if batch.revision == i64::MAX), "{event:?}");
+        assert_eq!(listed(&events), 7);
+    });
+}
+
+#[test]
+fn a_member_whose_list_has_no_end_is_left_for_the_next_one() {
+    in_host("a_member_whose_list_has_no_end", || {
+        let key = |name: &str| json!({ "key": STANDARD.encode(format!("{DIRECTORY}/{name}")), "value": "" });
+        let good = member(|_, _| json!({ "header": header(7, "17") }));
+        // The same page again and again, keys that go back within a page, and pages without a key.
+        for page in [json!([key("a"), key("b")]), json!([key("b"), key("a")]), json!([])] {
+            let bad = member(move |_, _| json!({ "header": header(7, "17"), "more": true, "kvs": page }));
+            // A client begins with a member at random.
+            let clients = std::iter::repeat_with(|| client(&[&bad, &good]));
+            let mut etcd = clients.into_iter().find(|etcd| etcd.endpoint() == bad).unwrap();
+            let (done, outcome) = mpsc::channel();
+            thread::spawn(move || {
+                let first = etcd.list(DIRECTORY, |_| {}).map_err(|error| error.to_string());
+                done.send((first, etcd.list(DIRECTORY, |_| {}).map(|listed| listed.revision))).unwrap();
+            });
+            let (first, second) = outcome.recv_timeout(PATIENCE).unwrap();
+            assert!(first.is_err_and(|error| error.contains(&bad) && error.contains("not in order")));
+            assert_eq!(second.unwrap(), 7);
+        }
+    });
+}
+
+/// Returns the most memory that this process has had, bytes.
+fn peak() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
+}
+
+#[test]
+fn a_long_list_takes_the_memory_of_what_is_kept() {
+    const PAGES: usize = 60;
+    const PAGE: usize = 1000;
+    const LIMIT: usize = 100;
+    // 240 MiB in all.
+    const MOST: usize = 150 << 20;
+    in_host("a_long_list_takes_the_memory_of_what_is_kept", || {
+        let value = STANDARD.encode(vec![b'x'; 4096]);
+        let pages = AtomicUsize::new(0);
+        let url = member(move |_, _| {
+            let page = pages.fetch_add(1, Ordering::SeqCst);
+            let kv = |n: usize| {
+                let key = STANDARD.encode(format!("{DIRECTORY}/wrong-{page:05}-{n:05}"));
+                json!({ "key": key, "value": value, "mod_revision": "1" })
+            };
+            let kvs: Vec<Value> = (0..PAGE).map(kv).collect();
+            json!({ "header": header(7, "17"), "more": page + 1 < PAGES, "kvs": kvs })
+        });
+        let mut roster = Roster::new(policy(LIMIT));
+        client(&[&url]).list(DIRECTORY, |record| roster.put(&record)).unwrap();
+        let judged = roster.judged();
+        assert_eq!((judged.refused.len(), judged.left_out), (LIMIT, PAGES * PAGE - LIMIT));
+        let keys: BTreeSet<&String> = judged.refused.iter().map(|(key, _)| key).collect();
+        assert_eq!(keys.len(), LIMIT);
+        assert!(peak() < MOST, "{} MiB", peak() >> 20);
+    });
+}
