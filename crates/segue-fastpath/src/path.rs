@@ -312,12 +312,12 @@ impl Path {
         if let Some(egress) = &self.egress {
             self.links.push(attach(egress.as_fd(), (interface, Hook::Egress), EGRESS, filters).map_err(&step)?);
         }
-        self.write(index).map_err(refused("filling a map"))
+        self.write(index, route, self.members[index].address).map_err(refused("filling a map"))
     }
 
-    fn write(&self, index: usize) -> io::Result<()> {
+    /// Writes the entry of a tunnel for sending, with this route and this address of its interface.
+    fn write(&self, index: usize, route: Route, address: [u8; 6]) -> io::Result<()> {
         let Some(member) = self.members.get(index) else { return Ok(()) };
-        let Member { route, address, .. } = *member;
         let place = form::Place { route, counters: index as u32 + 1, address };
         let Some(value) = form::tunnel_value(&member.config, &place, &self.sources) else {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -328,12 +328,14 @@ impl Path {
     /// Applies a route change of the tunnel with the given index. Returns whether it was one.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's; the route is that of before then, and the next call writes it again. The same holds for the
+    /// addresses.
     pub fn reroute(&mut self, index: usize, route: Route) -> io::Result<bool> {
-        match self.members.get_mut(index) {
+        match self.members.get(index) {
             Some(member) if member.route != route => {
-                member.route = route;
-                self.write(index).map(|()| true)
+                self.write(index, route, member.address)?;
+                self.members[index].route = route;
+                Ok(true)
             }
             _ => Ok(false),
         }
@@ -346,10 +348,11 @@ impl Path {
     /// The kernel's.
     pub fn set_address(&mut self, index: usize, address: Option<[u8; 6]>) -> io::Result<()> {
         let address = address.unwrap_or_default();
-        match self.members.get_mut(index) {
+        match self.members.get(index) {
             Some(member) if member.address != address => {
-                member.address = address;
-                self.write(index)
+                self.write(index, member.route, address)?;
+                self.members[index].address = address;
+                Ok(())
             }
             _ => Ok(()),
         }
@@ -362,12 +365,13 @@ impl Path {
     /// The kernel's.
     pub fn set_station(&mut self, index: usize, address: Option<[u8; 6]>) -> io::Result<()> {
         let address = address.unwrap_or_default();
-        match self.members.get_mut(index) {
+        match self.members.get(index) {
             Some(member) if member.station != address => {
-                member.station = address;
                 let mut value = [0; station::LEN];
                 value[station::ADDRESS as usize..].copy_from_slice(&address);
-                self.stations.set(&(index as u32 + 1).to_ne_bytes(), &value)
+                self.stations.set(&(index as u32 + 1).to_ne_bytes(), &value)?;
+                self.members[index].station = address;
+                Ok(())
             }
             _ => Ok(()),
         }

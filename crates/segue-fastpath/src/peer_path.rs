@@ -3,7 +3,8 @@
 //!
 //! Entries are changed one by one while packets pass. New ones are added from the longest prefix to the shortest, and
 //! old ones deleted from the shortest to the longest, so that each packet goes by the table of before or by the new
-//! one, never by a prefix that is the longest one in neither.
+//! one, never by a prefix that is the longest one in neither. Where both tables together have too many entries, the
+//! path is switched off meanwhile.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -136,6 +137,8 @@ pub struct PeerPath {
     listeners: Vec<Listener>,
     station: [u8; 6],
     interface: u32,
+    /// Whether packets take the path.
+    is_on: bool,
     members: BTreeMap<(IpAddr, u8), Member>,
     remotes: BTreeMap<IpAddr, Remote>,
     /// Counter slots that were freed.
@@ -143,9 +146,10 @@ pub struct PeerPath {
     fresh: u32,
     most: u32,
     served: Served,
-    /// Remotes whose routes were never looked up, in their order of arrival.
-    fresh_remotes: BTreeSet<(u64, IpAddr)>,
-    /// Serial number of the last remote that was added to `fresh_remotes`.
+    /// Remotes whose routes are to be looked up before others, in their order of arrival: those that have none, and
+    /// those whose routes may have changed.
+    due: BTreeSet<(u64, IpAddr)>,
+    /// Serial number of the last remote that was added.
     arrivals: u64,
     /// The remote whose route was refreshed last.
     turn: Option<IpAddr>,
@@ -181,13 +185,14 @@ impl PeerPath {
             listeners: listeners.to_vec(),
             station,
             interface: 0,
+            is_on: false,
             members: BTreeMap::new(),
             remotes: BTreeMap::new(),
             free: Vec::new(),
             fresh: 0,
             most,
             served: Served::default(),
-            fresh_remotes: BTreeSet::new(),
+            due: BTreeSet::new(),
             arrivals: 0,
             turn: None,
         };
@@ -314,8 +319,10 @@ impl PeerPath {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn switch(&self, on: bool) -> io::Result<()> {
-        self.set(on, self.interface)
+    pub fn switch(&mut self, on: bool) -> io::Result<()> {
+        self.set(on, self.interface)?;
+        self.is_on = on;
+        Ok(())
     }
 
     fn set(&self, on: bool, interface: u32) -> io::Result<()> {
@@ -329,15 +336,25 @@ impl PeerPath {
     /// A peer with a new remote is the daemon's until [`reroute`](Self::reroute) has said where its packets leave.
     ///
     /// # Errors
-    /// The kernel's; some entries are those of before then, and the next call begins with what is there.
+    /// The kernel's; some entries are those of before then, the path may be off, and the next call begins with what is
+    /// there.
     pub fn replace(&mut self, wanted: &[Peer]) -> io::Result<()> {
         self.served = served(wanted);
         let present = |prefix| self.members.get(&prefix).map(|member| member.peer);
-        let steps = steps(self.members.keys().copied(), present, wanted);
+        let mut steps = steps(self.members.keys().copied(), present, wanted);
+        let added = wanted.iter().filter(|peer| !self.members.contains_key(&peer.prefix)).count();
+        let has_room = self.members.len() + added <= self.most as usize;
+        let was_on = self.is_on;
+        if !has_room {
+            // The daemon has the whole table meanwhile, and the order of the steps is not seen.
+            self.switch(false)?;
+            steps.sort_by_key(|step| matches!(step, Step::Put(_)));
+        }
         steps.into_iter().try_for_each(|step| match step {
             Step::Put(peer) => self.put(peer),
             Step::Remove(prefix) => self.remove(prefix),
-        })
+        })?;
+        if was_on && !has_room { self.switch(true) } else { Ok(()) }
     }
 
     /// Adds a peer, or replaces the one with an equal prefix.
@@ -369,7 +386,7 @@ impl PeerPath {
         }
         let known = self.remotes.entry(remote).or_insert_with(|| {
             self.arrivals += 1;
-            self.fresh_remotes.insert((self.arrivals, remote));
+            self.due.insert((self.arrivals, remote));
             Remote { number: self.arrivals, ..Remote::default() }
         });
         known.prefixes.insert(peer.prefix);
@@ -393,7 +410,7 @@ impl PeerPath {
         let Some(known) = self.remotes.get_mut(&remote) else { return };
         known.prefixes.remove(&prefix);
         if known.prefixes.is_empty() {
-            self.fresh_remotes.remove(&(known.number, remote));
+            self.due.remove(&(known.number, remote));
             self.remotes.remove(&remote);
         }
     }
@@ -408,7 +425,10 @@ impl PeerPath {
             }
             None => return Err(io::Error::from_raw_os_error(libc::ENOSPC)),
         };
-        self.peer_counters.set(&slot.to_ne_bytes(), &[0; peer_counts::LEN])?;
+        if let Err(error) = self.peer_counters.set(&slot.to_ne_bytes(), &[0; peer_counts::LEN]) {
+            self.free.push(slot);
+            return Err(error);
+        }
         Ok(slot)
     }
 
@@ -426,12 +446,25 @@ impl PeerPath {
         value.unwrap_or_else(|| form::value_of_daemon(config, &end))
     }
 
-    /// Returns the remotes whose routes are to be looked up: at most `fresh` without a route, oldest first, and at most
-    /// `known` of the others, in turn.
-    pub fn remotes(&mut self, fresh: usize, known: usize) -> Vec<IpAddr> {
-        let mut found: Vec<IpAddr> = self.fresh_remotes.iter().map(|(_, address)| *address).take(fresh).collect();
+    /// Returns whether routes are due to be looked up: those of new remotes, and all since
+    /// [`look_again`](Self::look_again).
+    pub fn has_due(&self) -> bool {
+        !self.due.is_empty()
+    }
+
+    /// Has the routes to all remotes looked up before long, since they may have changed.
+    pub fn look_again(&mut self) {
+        self.due.extend(self.remotes.iter().map(|(address, remote)| (remote.number, *address)));
+    }
+
+    /// Returns the remotes whose routes are to be looked up: at most `due` of those that are due, oldest first, and at
+    /// most `known` of the others, in turn.
+    pub fn remotes(&mut self, due: usize, known: usize) -> Vec<IpAddr> {
+        let mut found: Vec<IpAddr> = self.due.iter().map(|(_, address)| *address).take(due).collect();
         let from = self.turn;
-        let all = || self.remotes.iter().filter(|(_, remote)| remote.route.is_some()).map(|(address, _)| *address);
+        let is_known = |address: &IpAddr, remote: &Remote| !self.due.contains(&(remote.number, *address));
+        let all =
+            || self.remotes.iter().filter(|(address, remote)| is_known(address, remote)).map(|(address, _)| *address);
         let later = all().filter(|address| from.is_none_or(|from| *address > from));
         let earlier = all().filter(|address| from.is_some_and(|from| *address <= from));
         let next: Vec<IpAddr> = later.chain(earlier).take(known).collect();
@@ -443,20 +476,27 @@ impl PeerPath {
     /// Applies a change of the route to a remote. Returns whether it was one.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's; some entries have the route of before then, and the remote is due again.
     pub fn reroute(&mut self, remote: IpAddr, route: Route) -> io::Result<bool> {
         let Some(known) = self.remotes.get_mut(&remote) else { return Ok(false) };
+        let entry = (known.number, remote);
         if known.route == Some(route) {
+            self.due.remove(&entry);
             return Ok(false);
         }
-        known.route = Some(route);
-        self.fresh_remotes.remove(&(known.number, remote));
+        // Until all entries are written, the remote has neither route.
+        known.route = None;
+        self.due.insert(entry);
         let prefixes = known.prefixes.clone();
         for prefix in prefixes {
             let Some(Member { peer, slot }) = self.members.get(&prefix) else { continue };
             let (map, key) = self.family(prefix.0).place(prefix);
             map.set(&key, &self.value(peer, *slot, route))?;
         }
+        if let Some(known) = self.remotes.get_mut(&remote) {
+            known.route = Some(route);
+        }
+        self.due.remove(&entry);
         Ok(true)
     }
 
@@ -565,52 +605,4 @@ fn network(config: &Config) -> Option<u32> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Returns a table of prefixes within 10.0.0.0 to 10.0.0.7: one for each set bit of `which`, with a remote that
-    /// `salt` changes.
-    fn table(which: u16, salt: u8) -> Vec<Peer> {
-        let mut all = Vec::new();
-        for len in 29..=32_u8 {
-            all.extend((0..1 << (len - 29)).map(|at: u8| (IpAddr::from([10, 0, 0, at << (32 - len)]), len)));
-        }
-        let chosen = all.into_iter().enumerate().filter(|(bit, _)| which >> bit & 1 == 1);
-        let remote = |bit: usize| IpAddr::from([198, 18, salt, bit as u8]);
-        let config = |bit| Config::new(segue::encap::Mode::Ip, Carrier::Fou, [198, 18, 0, 1].into(), remote(bit));
-        chosen.map(|(bit, prefix)| Peer { prefix, listener: 0, config: config(bit), mac: [0; 6] }).collect()
-    }
-
-    fn find(table: &BTreeMap<(IpAddr, u8), Peer>, last: u8) -> Option<Peer> {
-        let of = |len: u8| table.get(&([10, 0, 0, last >> (32 - len) << (32 - len)].into(), len)).copied();
-        (29..=32).rev().find_map(of)
-    }
-
-    #[test]
-    fn at_each_step_an_address_has_its_peer_of_before_or_its_new_one() {
-        let mut random = 1_u64;
-        for _ in 0..3000 {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let (old, new) = ((random >> 33) as u16, (random >> 49) as u16);
-            let of = |peers: Vec<Peer>| peers.into_iter().map(|peer| (peer.prefix, peer)).collect::<BTreeMap<_, _>>();
-            // Some entries stay as they are, and some have another remote.
-            let wanted: Vec<Peer> = [table(new & 0x5555, 0), table(new & 0xaaaa, 1)].concat();
-            let (before, after) = (of(table(old, 0)), of(wanted.clone()));
-            let mut now = before.clone();
-            for step in steps(before.keys().copied(), |prefix| before.get(&prefix).copied(), &wanted) {
-                match step {
-                    Step::Put(peer) => now.insert(peer.prefix, peer),
-                    Step::Remove(prefix) => now.remove(&prefix),
-                };
-                for last in 0..8 {
-                    let found = find(&now, last);
-                    assert!(
-                        found == find(&before, last) || found == find(&after, last),
-                        "{last}: {found:?}, from {old:x} to {new:x}"
-                    );
-                }
-            }
-            assert_eq!(now, after);
-        }
-    }
-}
+mod tests;

@@ -6,8 +6,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 
-/// Multicast groups of rtnetlink: link, neigh, IPv4 address and route, IPv6 address and route.
-const GROUPS: [u32; 6] = [1, 3, 5, 7, 9, 11];
+/// Multicast groups of rtnetlink: link, IPv4 address and route, IPv6 address and route.
+const ROUTES: [u32; 5] = [1, 5, 7, 9, 11];
+/// Multicast group of rtnetlink for neighbours.
+const NEIGHBOURS: u32 = 3;
 /// Message types RTM_NEWLINK and RTM_DELLINK (linux/rtnetlink.h).
 const LINKS: [u16; 2] = [16, 17];
 /// Largest number of datagrams read at a time.
@@ -32,9 +34,16 @@ pub struct Changes {
 impl Changes {
     /// Opens the connection; it needs no rights.
     pub fn open() -> io::Result<Changes> {
+        let changes = Changes::of_routes()?;
+        changes.socket.add_membership(NEIGHBOURS)?;
+        Ok(changes)
+    }
+
+    /// Opens a connection without reports of neighbours, which change all the time; it needs no rights.
+    pub fn of_routes() -> io::Result<Changes> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind(&SocketAddr::new(0, 0))?;
-        GROUPS.iter().try_for_each(|group| socket.add_membership(*group))?;
+        ROUTES.iter().try_for_each(|group| socket.add_membership(*group))?;
         socket.set_non_blocking(true)?;
         Ok(Changes { socket })
     }

@@ -7,6 +7,7 @@ mod counts;
 mod filters;
 mod obstacle;
 mod request;
+mod schedule;
 mod table;
 mod tunnel;
 
@@ -22,10 +23,11 @@ use segue_control::error::{Error, Kind, os_text};
 use segue_control::knobs::{Knob, Setting};
 use segue_control::model::{self, Instance};
 use segue_datapath::overlay::PeerConfig;
-use segue_fastpath::{Direction, Path, PeerCounts, PeerPath, obstacle as unsupported};
+use segue_fastpath::{Direction, Path, Peer, PeerCounts, PeerPath, obstacle as unsupported};
 use segue_host::capability::Capability;
 use segue_host::netfilter::Watch;
 use segue_host::netlink::Netlink;
+use segue_host::netlink::changes::Changes;
 use segue_host::prefix::Prefix;
 use segue_host::sys;
 
@@ -37,6 +39,7 @@ use crate::tunnel::kinds::Fastpath as Mode;
 use self::counts::{add, put_dropped, put_left};
 use self::filters::{Added, tidy};
 pub use self::request::Request;
+use self::schedule::LookupSchedule;
 pub(crate) use self::table::OF_PEERS;
 pub use self::table::{Listener, Table};
 pub use self::tunnel::Tunnel;
@@ -44,9 +47,8 @@ use self::tunnel::{route, route_to};
 
 /// Interval at which routes and path MTUs are followed.
 const TICK: Duration = Duration::from_millis(200);
-/// Number of tunnels whose routes are followed per interval.
-const TUNNELS_A_TICK: usize = 64;
-/// Number of intervals after which the interfaces are checked for obstacles that would make the in-kernel path visible.
+/// Number of intervals after which the interfaces are checked for obstacles that would make the in-kernel path visible,
+/// and all routes for a change.
 const CHECK_EVERY: u32 = 5;
 
 /// Length of an Ethernet header, bytes.
@@ -56,6 +58,8 @@ const ETHERNET_LEN: u64 = 14;
 pub const KNOB: &str = "enable_fastpath";
 /// The last part of the name of the knob that gives the daemon queues by flow.
 const QUEUES_KNOB: &str = "enable_fq";
+/// Reason of `fastpath auto` for leaving packets to the daemon after an addition to netfilter.
+const NEW_RULES: &str = "netfilter rules were added; a new start looks whether they see the outer packets";
 /// Reason of `fastpath auto` for leaving packets to the daemon while it has queues by flow.
 const QUEUES: &str = "enable_fq needs the daemon, which has the queues";
 
@@ -84,7 +88,7 @@ enum Programs {
 }
 
 impl Programs {
-    fn switch(&self, on: bool) -> io::Result<()> {
+    fn switch(&mut self, on: bool) -> io::Result<()> {
         match self {
             Programs::Tunnels(path) => path.switch(on),
             Programs::Table(path) => path.switch(on),
@@ -133,8 +137,10 @@ struct State {
     watch: Option<Watch>,
     /// Whether netfilter rules were added since the start.
     has_new_rules: bool,
-    /// Whether the kernel has refused an entry of the peer table.
-    has_refused: bool,
+    /// The obstacle on this host at the last look.
+    obstacle: Option<String>,
+    /// The peer table of which the kernel has refused an entry, which is tried again.
+    refused: Option<Vec<Peer>>,
 }
 
 impl State {
@@ -149,12 +155,47 @@ impl State {
         let is_wanted = self.path.as_ref().is_some_and(|path| path.idle().is_none());
         let on = self.is_allowed && !self.needs_queues && self.why.is_none() && is_wanted;
         if on != self.is_on
-            && let Some(path) = &self.path
+            && let Some(path) = &mut self.path
             && let Err(error) = path.switch(on)
         {
             self.why = Some(format!("the kernel does not switch it: {}", os_text(&error)));
         }
         self.is_on = on && self.why.is_none();
+    }
+
+    /// Takes the result of `load`, and watches netfilter from before it on where the path depends on the rules: those
+    /// that are added while it reads them are seen at the first look at the watch.
+    fn load(&mut self, mode: Mode, load: impl FnOnce() -> Result<Option<Programs>, String>) -> Result<(), String> {
+        let watch = if mode == Mode::Auto { Watch::open() } else { None };
+        self.path = load()?;
+        self.watch = watch.filter(|_| self.path.is_some());
+        Ok(())
+    }
+
+    /// Notes what is in the way on this host; a refused peer table remains the reason.
+    fn set_obstacle(&mut self, seen: Option<String>) {
+        self.has_new_rules |= self.watch.as_ref().is_some_and(Watch::changed);
+        self.obstacle = if self.has_new_rules { Some(NEW_RULES.to_owned()) } else { seen };
+        if self.has_new_rules || self.refused.is_none() {
+            self.why.clone_from(&self.obstacle);
+        }
+        self.settle();
+    }
+
+    /// Gives the in-kernel path a peer table. Where the kernel refuses an entry, all packets are the daemon's until a
+    /// table is taken whole.
+    fn set_peers(&mut self, peers: Vec<Peer>) {
+        let Some(Programs::Table(path)) = &mut self.path else { return };
+        let refusal = path.replace(&peers).err();
+        self.note_refusal(refusal.map(|error| (peers, error)));
+        self.settle();
+    }
+
+    /// Notes the table that the kernel has refused, or that it has taken the last one.
+    fn note_refusal(&mut self, refusal: Option<(Vec<Peer>, io::Error)>) {
+        let text = |(_, error): &(_, io::Error)| format!("the kernel does not take the peers: {}", os_text(error));
+        self.why = refusal.as_ref().map(text).or_else(|| self.obstacle.clone());
+        self.refused = refusal.map(|(peers, _)| peers);
     }
 
     /// Returns the reason why packets do not take the in-kernel path; `None` if they may.
@@ -176,8 +217,8 @@ impl Fastpath {
     pub fn open(request: Request, switches: Switches, netlink: &mut Netlink) -> Result<Fastpath, Error> {
         let mut state = State::default();
         state.set(switches, request.mode);
-        match load(&request, netlink) {
-            Ok(path) => state.path = path,
+        match state.load(request.mode, || load(&request, netlink)) {
+            Ok(()) => {}
             Err(why) if request.mode == Mode::Require => {
                 let dev = request.devs().first().copied().unwrap_or("the tunnel");
                 return Err(Error::new(
@@ -189,9 +230,6 @@ impl Fastpath {
                 .names_instance());
             }
             Err(why) => state.why = Some(why),
-        }
-        if request.mode == Mode::Auto && state.path.is_some() {
-            state.watch = Watch::open();
         }
         state.settle();
         if let (Mode::Require, Some(why)) = (request.mode, &state.why) {
@@ -259,12 +297,13 @@ impl Fastpath {
         }
         let (stop, stopped) = mpsc::sync_channel::<()>(0);
         let path = self.clone();
+        let mut schedule = LookupSchedule::new(Changes::of_routes().ok());
         let thread = started::spawn("fastpath", move || {
             let mut netlink = netlink;
             let mut tick = 0_u32;
             while stopped.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
                 vitals.beat(Thread::Fastpath);
-                path.check(&mut netlink, tick, &vitals.heartbeat);
+                path.check(&mut netlink, &mut schedule, tick, &vitals.heartbeat);
                 tick = tick.wrapping_add(1);
             }
             vitals.heartbeat.over(Thread::Fastpath);
@@ -273,11 +312,13 @@ impl Fastpath {
     }
 
     /// Follows the routes of some tunnels and, less often, obstacles. What the kernel is asked, it may answer late.
-    fn check(&self, netlink: &mut Netlink, tick: u32, heartbeat: &Heartbeat) {
+    fn check(&self, netlink: &mut Netlink, schedule: &mut LookupSchedule, tick: u32, heartbeat: &Heartbeat) {
         let tunnels = &self.0.request.tunnels;
-        let parts = tunnels.len().div_ceil(TUNNELS_A_TICK).max(1);
-        let first = tick as usize % parts * TUNNELS_A_TICK;
-        for (index, tunnel) in tunnels.iter().enumerate().skip(first).take(TUNNELS_A_TICK) {
+        if tick.is_multiple_of(CHECK_EVERY) {
+            self.follow_changes(schedule);
+        }
+        for index in schedule.tunnels(tunnels.len()) {
+            let tunnel = &tunnels[index];
             // The route is looked up without the lock, which readers of counters wait for.
             let (route, station) = heartbeat.unwatched(Thread::Fastpath, || {
                 (route(netlink, &tunnel.config).unwrap_or_default(), tunnel::station(netlink, tunnel))
@@ -292,34 +333,41 @@ impl Fastpath {
         if let Some(table) = &self.0.request.table {
             self.follow_peers(table, netlink, heartbeat);
         }
-        if self.0.request.mode != Mode::Auto || !tick.is_multiple_of(CHECK_EVERY) {
+        if !tick.is_multiple_of(CHECK_EVERY) {
+            return;
+        }
+        let mut state = self.state();
+        if let Some(peers) = state.refused.take() {
+            // The kernel may have had no memory for a moment.
+            state.set_peers(peers);
+        }
+        drop(state);
+        if self.0.request.mode != Mode::Auto {
             return;
         }
         let seen = heartbeat.unwatched(Thread::Fastpath, || obstacle::of_interfaces(&self.0.request, netlink));
-        let mut state = self.state();
-        state.has_new_rules |= state.watch.as_ref().is_some_and(Watch::changed);
-        if state.has_new_rules {
-            state.why =
-                Some("netfilter rules were added; a new start looks whether they see the outer packets".to_owned());
-        } else if !state.has_refused {
-            state.why = seen;
-        }
-        state.settle();
+        self.state().set_obstacle(seen);
     }
 
-    /// Applies a change of the peer table to the in-kernel path. Where the kernel refuses an entry, all packets are the
-    /// daemon's until a table is taken whole.
-    pub(crate) fn set_peers(&self, peers: &[PeerConfig]) {
+    /// Has all routes looked up again if any has changed, once those of the last change have been.
+    fn follow_changes(&self, schedule: &mut LookupSchedule) {
         let mut state = self.state();
-        let Some(Programs::Table(path)) = &mut state.path else { return };
-        let refused = path.replace(&table::peers(peers)).err();
-        let text = refused.map(|error| format!("the kernel does not take the peers: {}", os_text(&error)));
-        // What else is in the way has been found meanwhile, and is found again.
-        if text.is_some() || state.has_refused {
-            state.has_refused = text.is_some();
-            state.why = text;
+        let has_due = match &state.path {
+            Some(Programs::Table(path)) => path.has_due(),
+            _ => schedule.has_due(),
+        };
+        if has_due || !schedule.has_change() {
+            return;
         }
-        state.settle();
+        match &mut state.path {
+            Some(Programs::Table(path)) => path.look_again(),
+            _ => schedule.look_again(self.0.request.tunnels.len()),
+        }
+    }
+
+    /// Applies a change of the peer table to the in-kernel path.
+    pub(crate) fn set_peers(&self, peers: &[PeerConfig]) {
+        self.state().set_peers(table::peers(peers));
     }
 
     /// Returns the counters of a peer by the in-kernel path; `None` where it has none.
@@ -328,11 +376,11 @@ impl Fastpath {
         path.peer_counts((prefix.address, prefix.len)).ok().flatten()
     }
 
-    /// Looks up the routes to remotes: those of new remotes, and some of the others.
+    /// Looks up the routes to remotes: those that are due, and some of the others.
     fn follow_peers(&self, table: &Table, netlink: &mut Netlink, heartbeat: &Heartbeat) {
         let Some(local) = table.config().map(|config| config.local) else { return };
         let remotes = match &mut self.state().path {
-            Some(Programs::Table(path)) => path.remotes(table::NEW_REMOTES_A_TICK, TUNNELS_A_TICK),
+            Some(Programs::Table(path)) => path.remotes(schedule::DUE, schedule::SOME),
             _ => return,
         };
         for remote in remotes {
@@ -526,3 +574,6 @@ pub fn link_obstacle(link: &str, netlink: &mut Netlink) -> Option<String> {
     let interface = netlink.link_named(link).ok().flatten()?.index;
     obstacle::of_programs(interface, netlink).or_else(|| obstacle::of_filters(interface, netlink))
 }
+
+#[cfg(test)]
+mod tests;

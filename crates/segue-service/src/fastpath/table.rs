@@ -10,9 +10,6 @@ use segue_host::netlink::Netlink;
 use super::counts::{add, put_left};
 use super::filters::Added;
 
-/// Number of remotes whose routes are looked up for the first time in one interval.
-pub(super) const NEW_REMOTES_A_TICK: usize = 2048;
-
 /// The statement on the in-kernel path at the start, when there may be no peers yet.
 pub(crate) const OF_PEERS: &str =
     "kernel, for peers without outer checksum and remote checksum offload; segue for the others";
