@@ -2,7 +2,7 @@
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A sender of notifications to the service manager; it does nothing if no service manager has started this process.
 #[derive(Debug)]
@@ -10,6 +10,8 @@ pub(super) struct Notify {
     to: Option<(UnixDatagram, SocketAddr)>,
     /// Interval at which the service manager expects a message.
     pub(super) watchdog: Option<Duration>,
+    /// Time of the last such message.
+    alive: Instant,
 }
 
 impl Notify {
@@ -23,11 +25,15 @@ impl Notify {
                 _ => None,
             }
         });
-        let socket = UnixDatagram::unbound().ok();
         let usec = std::env::var("WATCHDOG_USEC").ok().and_then(|text| text.parse::<u64>().ok());
         // Half of the time-out, as sd_watchdog_enabled(3) recommends.
         let watchdog = usec.filter(|&usec| usec > 0).map(|usec| Duration::from_micros(usec / 2));
-        Notify { to: socket.zip(address), watchdog }
+        Notify::to(address, watchdog)
+    }
+
+    /// Returns the sender to an address, which reports at the interval `watchdog` that the service is alive.
+    pub(super) fn to(address: Option<SocketAddr>, watchdog: Option<Duration>) -> Notify {
+        Notify { to: UnixDatagram::unbound().ok().zip(address), watchdog, alive: Instant::now() }
     }
 
     /// Reports that traffic can pass, with one line of status.
@@ -50,9 +56,12 @@ impl Notify {
         self.send("STOPPING=1");
     }
 
-    /// Reports that the service is alive.
-    pub(super) fn alive(&self) {
-        self.send("WATCHDOG=1");
+    /// Reports that the service is alive, if such a message is due.
+    pub(super) fn keep_alive(&mut self) {
+        if self.watchdog.is_some_and(|often| self.alive.elapsed() >= often) {
+            self.alive = Instant::now();
+            self.send("WATCHDOG=1");
+        }
     }
 
     fn send(&self, message: &str) {

@@ -180,7 +180,7 @@ impl Service {
         for instance in go {
             if instance.runs() {
                 gone.push(Instance::new(instance.spec.clone()));
-                end(instance, &*self.out);
+                end(instance, &*self.out, &mut self.notify);
             } else {
                 gone.push(instance);
             }
@@ -440,7 +440,7 @@ impl Service {
         let last = self.instances.len();
         self.instances.push(successor);
         if let Err(error) = self.reach(last, &State::IsReady).and_then(|()| take_name(&spec.name)) {
-            self.instances.drain(last..).for_each(|successor| end(successor, &*self.out));
+            self.instances.drain(last..).for_each(|successor| end(successor, &*self.out, &mut self.notify));
             forget_next(&spec.name);
             // The instance that was taken over may have been about to end.
             return if self.ends_instead(at) { self.start_instead(at, spec).map(|()| false) } else { Err(error) };
@@ -467,7 +467,7 @@ impl Service {
         let successor = self.instances.pop();
         if let Some(mut successor) = successor {
             successor.is_quiet = false;
-            end(std::mem::replace(&mut self.instances[at], successor), &*self.out);
+            end(std::mem::replace(&mut self.instances[at], successor), &*self.out, &mut self.notify);
         }
         outcome.map(|()| true)
     }

@@ -78,9 +78,9 @@ pub(super) fn patience(instance: &Instance) -> Duration {
 }
 
 /// Ends an instance, and waits until all of its resources are released.
-pub(super) fn end(mut instance: Instance, out: &dyn Report) {
+pub(super) fn end(mut instance: Instance, out: &dyn Report, notify: &mut Notify) {
     let (name, is_quiet) = (instance.spec.name.clone(), instance.is_quiet);
-    instance.stop(patience(&instance), &mut |said| forward(out, &name, is_quiet, said));
+    instance.stop(patience(&instance), notify, &mut |said| forward(out, &name, is_quiet, said));
 }
 
 /// Formats a number of instances: `1 instance`, `2 instances`.
@@ -109,8 +109,6 @@ pub struct Service {
     pub(super) stop: bool,
     /// The path of this program at the start of the service.
     pub(super) program: Option<PathBuf>,
-    /// Time of the last watchdog message to the service manager.
-    alive: Instant,
     /// The state that was reported last to the service manager.
     pub(super) reported: String,
 }
@@ -126,8 +124,7 @@ impl Service {
         let signals = Signals::new().map_err(|error| {
             Error::system("cannot read signals", &error, "segue doctor").why("the kernel has no signalfd")
         })?;
-        let (notify, alive) = (Notify::new(), Instant::now());
-        let instances = Vec::new();
+        let (notify, instances) = (Notify::new(), Vec::new());
         Ok(Service {
             configuration,
             instances,
@@ -141,7 +138,6 @@ impl Service {
             late: None,
             stop: false,
             program: std::env::current_exe().ok(),
-            alive,
             reported: String::new(),
         })
     }
@@ -361,7 +357,7 @@ impl Service {
             };
             if let Some(error) = failed.or_else(|| left.is_zero().then(slow)) {
                 let out = Arc::clone(&self.out);
-                self.instances.drain(first..).for_each(|instance| end(instance, &*out));
+                self.instances.drain(first..).for_each(|instance| end(instance, &*out, &mut self.notify));
                 return Err(error);
             }
         }
@@ -371,7 +367,7 @@ impl Service {
     /// Waits for signals and events, at most `longest`. Returns the instances that ended, with the reasons.
     pub(super) fn wait(&mut self, longest: Duration) -> Vec<(usize, Error)> {
         let longest = self.notify.watchdog.map_or(longest, |often| longest.min(often));
-        let due = self.instances.iter().filter_map(Instance::due).chain(self.requests.due()).min();
+        let due = self.instances.iter().filter_map(Instance::attention).chain(self.requests.due()).min();
         // One additional millisecond, so that the wait does not end just before it.
         let soon = due.map(|due| due.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
         let longest = soon.map_or(longest, |soon| longest.min(soon));
@@ -412,12 +408,7 @@ impl Service {
         self.reload |= self.requests.wants(Change::Reload);
         self.instances.iter_mut().for_each(Instance::tend);
         // The service manager watches this process; this process watches the instances.
-        if let Some(often) = self.notify.watchdog
-            && self.alive.elapsed() >= often
-        {
-            self.alive = Instant::now();
-            self.notify.alive();
-        }
+        self.notify.keep_alive();
         ended
     }
 
@@ -428,7 +419,8 @@ impl Service {
                 SignalAction::StopNow => {
                     // The first signal has asked them to end; for each of them this is the second one, too.
                     self.instances.iter().for_each(|instance| instance.signal(libc::SIGINT));
-                    self.instances.iter_mut().for_each(|instance| instance.stop(STOP_NOW, &mut |_| ()));
+                    let Service { instances, notify, .. } = self;
+                    instances.iter_mut().for_each(|instance| instance.stop(STOP_NOW, notify, &mut |_| ()));
                     std::process::exit(i32::from(Kind::Interrupted.exit_code()));
                 }
                 SignalAction::Hangup => self.reload = true,
@@ -496,8 +488,9 @@ impl Service {
             self.wait(until.saturating_duration_since(Instant::now()));
         }
         // Instances that did not end are killed.
-        self.instances.iter_mut().for_each(|instance| instance.stop(Duration::ZERO, &mut |_| ()));
-        self.instances.clear();
+        let Service { instances, notify, .. } = self;
+        instances.iter_mut().for_each(|instance| instance.stop(Duration::ZERO, notify, &mut |_| ()));
+        instances.clear();
     }
 }
 

@@ -259,7 +259,7 @@ impl Service {
             let shared = spec.shared(&spec);
             if is_up && matches!(spec.plan, InstancePlan::Metrics) {
                 let at = self.instances.iter().position(|instance| instance.spec.name == name);
-                at.into_iter().for_each(|at| end(self.instances.remove(at), &*self.out));
+                at.into_iter().for_each(|at| end(self.instances.remove(at), &*self.out, &mut self.notify));
                 match self.start_all(vec![Instance::new(spec.clone())]) {
                     Ok(()) => done.restarted.push(name),
                     Err(error) => {

@@ -16,6 +16,7 @@ use segue_host::{process, sys};
 
 use super::handle::{Handle, KeptProcess};
 use super::lookup::Lookup;
+use super::notify::Notify;
 use super::placeholder::{self, Placeholder};
 use super::said::Said;
 use super::spec::InstanceSpec;
@@ -26,6 +27,15 @@ use crate::handover::{Line, Ports, Record};
 /// Longest event line in bytes, for an instance and again for each of its tunnels. The longest is the down event, with
 /// all counters.
 const LINE_LEN: usize = 64 << 10;
+/// Largest output of an instance that is read within a [`PERIOD`], in lines and in bytes: for an instance, and again
+/// for each of its tunnels. What it writes beyond that waits in the pipe, and takes no processor time of the service.
+const OUTPUT: [[usize; 2]; 2] = [[1024, LINE_LEN], [16, 8 << 10]];
+/// Period of [`OUTPUT`].
+const PERIOD: Duration = Duration::from_secs(1);
+/// Largest number of reads of what a killed process has left in its pipe, which holds at most 1 MiB (pipe(7)).
+const LAST_READS: usize = 16;
+/// Interval at which the end of an instance that is silent is looked for, at most.
+const STOP_TICK: Duration = Duration::from_millis(500);
 /// Longest explanation of a line that is no event, characters.
 const WHY_LEN: usize = 200;
 /// Longest time in which an instance must come up.
@@ -102,6 +112,8 @@ struct Process {
     stdout: ChildStdout,
     /// Incomplete last line of the process's output.
     text: Vec<u8>,
+    /// Start of the present [`PERIOD`], and the lines and bytes that were read in it.
+    read: (Instant, [usize; 2]),
     /// The line to its standard input.
     line: Line,
     state: State,
@@ -151,10 +163,9 @@ impl Instance {
     pub(super) fn of_kept(spec: InstanceSpec, kept: KeptProcess) -> Option<Instance> {
         let stdout = ChildStdout::from(process::take_inherited(kept.stdout)?);
         let line = Line::of(process::take_inherited(kept.line)?);
-        let (began, state) = (Instant::now(), if kept.is_up { State::IsUp } else { State::Starts });
+        let state = if kept.is_up { State::IsUp } else { State::Starts };
         let child = Handle::Kept { pid: kept.pid, status: None };
-        let process =
-            Process { child, stdout, text: kept.text, line, state, began, failure: None, is_wrong: false, died: None };
+        let process = Process { text: kept.text, state, ..Process::new(child, stdout, line) };
         let mut instance = Instance::new(spec);
         (instance.process, instance.is_awaited) = (Some(process), false);
         Some(instance)
@@ -274,8 +285,23 @@ impl Instance {
         self.placeholder.take().into_iter().for_each(Placeholder::close);
     }
 
+    /// Returns the time until which nothing is read, because the process has said as much as is read within a period.
+    fn unread_until(&self) -> Option<Instant> {
+        let (since, read) = self.process.as_ref()?.read;
+        let until = since + PERIOD;
+        let [own, each] = OUTPUT;
+        // The tunnels are counted only for one that has said much.
+        let is_much = |at: usize| read[at] >= own[at] && read[at] >= own[at] + each[at] * self.spec.members();
+        (until > Instant::now() && (is_much(0) || is_much(1))).then_some(until)
+    }
+
+    /// Returns the time at which this instance needs attention without an event, if there is one.
+    pub(super) fn attention(&self) -> Option<Instant> {
+        self.due().into_iter().chain(self.unread_until()).min()
+    }
+
     /// Returns the time of the next check of this instance, if its state requires one.
-    pub(super) fn due(&self) -> Option<Instant> {
+    fn due(&self) -> Option<Instant> {
         let process = self.process.as_ref()?;
         let starts = (process.state == State::Starts && !self.is_quiet).then(|| process.began + START);
         process.died.map(|died| died + GRACE).or(starts)
@@ -331,21 +357,9 @@ impl Instance {
         let Some(stdout) = child.stdout.take() else {
             return Err(Error::new(Kind::Internal, "a process without standard output", "segue --version -v -j"));
         };
-        let (began, state) = (Instant::now(), State::Starts);
         // An instance that fails to take them reports why it ends.
         let _ = ports.map_or(Ok(()), |ports| ports.give(&line));
-        let child = Handle::Started(child);
-        self.process = Some(Process {
-            child,
-            stdout,
-            text: Vec::new(),
-            line,
-            state,
-            began,
-            failure: None,
-            is_wrong: false,
-            died: None,
-        });
+        self.process = Some(Process::new(Handle::Started(child), stdout, line));
         Ok(())
     }
 
@@ -388,9 +402,11 @@ impl Instance {
         self.process.is_some()
     }
 
-    /// Returns the descriptor that becomes readable on an event or on the end of the process.
+    /// Returns the descriptor that becomes readable on an event or on the end of the process; `None` without a process,
+    /// and while one that says too much is not read.
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.process.as_ref().map(|process| process.stdout.as_fd())
+        let process = self.process.as_ref().filter(|_| self.unread_until().is_none());
+        process.map(|process| process.stdout.as_fd())
     }
 
     /// Sends a signal to the process.
@@ -415,11 +431,14 @@ impl Instance {
             }
         };
         let mut text = std::mem::take(&mut process.text);
+        // What was read before has no line end.
+        let mut searched = text.len();
         text.extend_from_slice(if process.is_wrong { &[] } else { &bytes[..len] });
-        let (mut begin, mut wrong) = (0, None);
-        while let Some(len) = text[begin..].iter().position(|&byte| byte == b'\n') {
-            let line = &text[begin..begin + len];
-            begin += len + 1;
+        let (mut begin, mut lines, mut wrong) = (0, 0, None);
+        while let Some(len) = text[searched..].iter().position(|&byte| byte == b'\n') {
+            let line = &text[begin..searched + len];
+            begin = searched + len + 1;
+            (searched, lines) = (begin, lines + 1);
             match Said::read(line) {
                 Ok(Some(said)) => self.hear(said, each),
                 // Other text, of a library for example.
@@ -436,6 +455,7 @@ impl Instance {
             wrong = Some("a line of its output has no end".to_owned());
         }
         if let Some(process) = &mut self.process {
+            process.note_read([lines, len]);
             match wrong {
                 None => process.text = text,
                 // A process that is what it should be has no such line.
@@ -493,26 +513,47 @@ impl Instance {
         error
     }
 
-    /// Requests the end of the instance and waits for it; kills the process after `patience`.
-    pub(super) fn stop(&mut self, patience: Duration, each: &mut dyn FnMut(&Said<'_>)) {
+    /// Requests the end of the instance and waits for it; kills the process after `patience`. Meanwhile the service
+    /// manager is told that the service is alive.
+    pub(super) fn stop(&mut self, patience: Duration, notify: &mut Notify, each: &mut dyn FnMut(&Said<'_>)) {
         self.again = None;
         self.stand_down();
         self.signal(libc::SIGTERM);
         let until = Instant::now() + patience;
-        while let Some(process) = &self.process {
+        let tick = notify.watchdog.map_or(STOP_TICK, |often| often.min(STOP_TICK));
+        while self.runs() {
+            notify.keep_alive();
             let left = until.saturating_duration_since(Instant::now());
-            let fds = [(process.stdout.as_fd(), sys::Want::Read)];
-            let is_ready = sys::poll(&fds, left.min(Duration::from_millis(500))).is_ok_and(|ready| ready[0]);
+            // One that always has something to say has no more time than others.
+            if left.is_zero() {
+                self.kill(each);
+                break;
+            }
+            let fds: Vec<_> = self.fd().into_iter().map(|fd| (fd, sys::Want::Read)).collect();
+            let is_ready = sys::poll(&fds, left.min(tick)).is_ok_and(|ready| ready == [true]);
             if is_ready {
                 let _ = self.read(each);
-            } else if left.is_zero()
-                && let Some(mut process) = self.process.take()
-            {
-                process.kill();
-                let _ = process.child.wait();
             }
         }
         self.again = None;
+    }
+
+    /// Kills the process, and reads what it has said before.
+    fn kill(&mut self, each: &mut dyn FnMut(&Said<'_>)) {
+        if let Some(process) = &mut self.process {
+            process.kill();
+        }
+        for _ in 0..LAST_READS {
+            let Some(process) = &self.process else { return };
+            let fds = [(process.stdout.as_fd(), sys::Want::Read)];
+            if !sys::poll(&fds, Duration::ZERO).is_ok_and(|ready| ready == [true]) {
+                break;
+            }
+            let _ = self.read(each);
+        }
+        if let Some(mut process) = self.process.take() {
+            let _ = process.child.wait();
+        }
     }
 }
 
@@ -527,6 +568,31 @@ impl Drop for Instance {
 }
 
 impl Process {
+    fn new(child: Handle, stdout: ChildStdout, line: Line) -> Process {
+        let (now, state) = (Instant::now(), State::Starts);
+        Process {
+            child,
+            stdout,
+            text: Vec::new(),
+            read: (now, [0; 2]),
+            line,
+            state,
+            began: now,
+            failure: None,
+            is_wrong: false,
+            died: None,
+        }
+    }
+
+    /// Counts what was read, in lines and bytes.
+    fn note_read(&mut self, more: [usize; 2]) {
+        let (since, read) = &mut self.read;
+        if since.elapsed() >= PERIOD {
+            (*since, *read) = (Instant::now(), [0; 2]);
+        }
+        read.iter_mut().zip(more).for_each(|(read, more)| *read += more);
+    }
+
     /// Kills all processes of the instance: they are a group.
     fn kill(&mut self) {
         let _ = process::kill_group(self.child.id(), libc::SIGKILL);

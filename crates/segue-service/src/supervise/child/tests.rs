@@ -1,3 +1,7 @@
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::mpsc;
+
 use serde::Deserialize;
 
 use super::*;
@@ -19,11 +23,8 @@ fn instance(script: &str) -> Instance {
     command.args(["-c", script]).process_group(0).stdin(Stdio::from(stdin)).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let stdout = child.stdout.take().unwrap();
-    let (began, state, child) = (Instant::now(), State::Starts, Handle::Started(child));
-    let process =
-        Process { child, stdout, text: Vec::new(), line, state, began, failure: None, is_wrong: false, died: None };
     let mut instance = Instance::new(spec);
-    instance.process = Some(process);
+    instance.process = Some(Process::new(Handle::Started(child), stdout, line));
     instance
 }
 
@@ -105,4 +106,85 @@ fn what_a_dead_process_left_behind_is_killed() {
     instance.tend();
     let (_, error) = end(&mut instance);
     assert_eq!(error.message, "sg0 has ended (exit status: 0)");
+}
+
+/// Longest wait for what happens within two seconds.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Returns an instance whose process ignores SIGTERM, once it does.
+fn obstinate(script: &str) -> Instance {
+    let mut instance = instance(&format!("trap '' TERM; echo; {script}"));
+    assert!(instance.read(&mut |_| ()).is_none());
+    instance
+}
+
+/// Stops the instance in a thread of its own; returns the names of the events meanwhile.
+fn stopped(mut instance: Instance, patience: Duration, mut notify: Notify) -> Vec<String> {
+    let (done, is_done) = mpsc::channel();
+    thread::spawn(move || {
+        let mut events = Vec::new();
+        instance.stop(patience, &mut notify, &mut |said| {
+            events.push(said.head.event.clone());
+            // A process that goes on has filled its pipe again before all of this is read.
+            thread::sleep(Duration::from_micros(1));
+        });
+        assert!(!instance.runs());
+        let _ = done.send(events);
+    });
+    is_done.recv_timeout(PATIENCE).expect("the instance is not stopped")
+}
+
+#[test]
+fn a_process_that_always_has_something_to_say_is_stopped_in_time() {
+    for script in ["exec yes x", "exec yes '{\"event\":\"x\"}'"] {
+        for patience in [Duration::ZERO, Duration::from_millis(200)] {
+            stopped(obstinate(script), patience, Notify::to(None, None));
+        }
+    }
+}
+
+#[test]
+fn a_killed_process_has_said_what_it_wrote_before() {
+    // It writes both in one call.
+    let last = instance("printf '{\"event\":\"a\"}\\n{\"event\":\"b\"}\\n'; exec sleep 1000");
+    let ready = sys::poll(&[(last.fd().unwrap(), sys::Want::Read)], PATIENCE).unwrap();
+    assert_eq!(ready, [true]);
+    assert_eq!(stopped(last, Duration::ZERO, Notify::to(None, None)), ["a", "b"]);
+}
+
+#[test]
+fn a_process_that_says_too_much_is_read_later_and_its_last_event_is_heard() {
+    let flood = "trap 'kill $!; wait $!; echo; echo \"{\\\"event\\\":\\\"last\\\"}\"; exit 0' TERM; yes '{\"event\":\"x\"}' & wait";
+    let mut flood = instance(flood);
+    let begin = Instant::now();
+    let mut said = 0;
+    for _ in 0..2 {
+        while flood.fd().is_some() {
+            assert!(begin.elapsed() < PATIENCE, "{said} events were read in one go");
+            assert!(flood.read(&mut |_| said += 1).is_none());
+        }
+        let later = flood.attention().unwrap();
+        assert!(said >= OUTPUT[0][0] && later <= Instant::now() + PERIOD, "{said} events");
+        thread::sleep(later.saturating_duration_since(Instant::now()));
+        assert!(flood.fd().is_some() && flood.attention().is_none_or(|at| at > later));
+    }
+    let events = stopped(flood, PATIENCE, Notify::to(None, None));
+    assert_eq!(events.last().map(String::as_str), Some("last"), "of {}", events.len());
+}
+
+#[test]
+fn the_service_manager_hears_that_the_service_is_alive_while_an_instance_does_not_end() {
+    let address = SocketAddr::from_abstract_name(format!("segue-alive-{}", std::process::id())).unwrap();
+    let manager = UnixDatagram::bind_addr(&address).unwrap();
+    manager.set_nonblocking(true).unwrap();
+    // Of both instances one after the other, as in a reload.
+    let mut notify = Notify::to(Some(address), Some(Duration::from_millis(500)));
+    for round in 1..=2 {
+        let mut mute = obstinate("exec sleep 1000");
+        mute.stop(Duration::from_secs(3), &mut notify, &mut |_| ());
+        let mut bytes = [0; 64];
+        let messages = std::iter::from_fn(|| manager.recv(&mut bytes).ok().map(|len| bytes[..len] == *b"WATCHDOG=1"));
+        let messages: Vec<bool> = messages.collect();
+        assert!(messages.len() >= 2 && messages.iter().all(|is_alive| *is_alive), "in round {round}: {messages:?}");
+    }
 }
