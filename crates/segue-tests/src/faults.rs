@@ -331,10 +331,13 @@ fn has_ended(pid: u32) -> bool {
 /// Returns the processes that open devices or accept connections for the process `pid`: the other children of its
 /// supervisor.
 pub fn helpers(pid: u32) -> Vec<u32> {
-    let supervisor = parent(pid);
-    let children = fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children")).unwrap();
-    let children = children.split_ascii_whitespace().map(|child| child.parse::<u32>().unwrap());
-    children.filter(|child| *child != pid).collect()
+    children(parent(pid)).into_iter().filter(|child| *child != pid).collect()
+}
+
+/// Returns the children of a process.
+pub fn children(pid: u32) -> Vec<u32> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    children.split_ascii_whitespace().map(|child| child.parse().unwrap()).collect()
 }
 
 /// Returns the last lines that a service has printed, for messages.

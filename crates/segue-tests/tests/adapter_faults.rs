@@ -4,15 +4,15 @@
 #[path = "common/adapter.rs"]
 mod common;
 
-use std::io::{PipeWriter, Write};
-use std::net::{IpAddr, UdpSocket};
+use std::io::{PipeWriter, Read, Write};
+use std::net::{IpAddr, TcpStream, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{PATIENCE, carrier, start, until};
 use segue_lab::{Process, reach};
 use segue_tests::capture::Directory;
-use segue_tests::faults::{Fault, Service, helpers, tail};
+use segue_tests::faults::{Fault, Service, children, helpers, tail};
 use segue_tests::inject::{TRANSIENT, Traced, Workload};
 use segue_tests::routed::ip;
 use segue_tests::test_name;
@@ -271,4 +271,29 @@ fn an_adapter_that_was_away_comes_back_though_calls_of_the_process_that_opens_it
             assert_eq!(helpers(worker)[0], opener, "{calls} {error}");
         }
     }
+}
+
+#[test]
+fn a_model_goes_on_for_its_client_while_another_one_cannot_be_accepted() {
+    let Some(mut adapter) = Adapter::start(test_name!()) else { return };
+    if segue_lab::which("strace").is_none() {
+        return segue_tests::skip(test_name!(), "not installed: strace");
+    }
+    assert!(adapter.passes(PATIENCE), "{}", tail(&adapter.service.near));
+    let model = children(adapter.model.0.id())[0];
+    let begin = Instant::now();
+    let directory = Directory::new();
+    let traced = Traced::attach(model, Some(("accept4", "error=EMFILE")), &directory.file("calls"));
+    let server = ("198.18.0.2", 3240);
+    let client = adapter.service.ground.a.enter(|| TcpStream::connect(server)).unwrap().unwrap();
+    thread::sleep(Duration::from_secs(2));
+    let found = traced.detach();
+    // It tries again ten times a second.
+    let most = 50.0 * begin.elapsed().as_secs_f64();
+    assert!(found.injected > 0 && found.made["accept4"] as f64 <= most, "at most {most:.0}: {found:?}");
+    assert!(adapter.model.0.ended().is_none() && adapter.passes(PATIENCE), "{}", adapter.model.0.last_words());
+    assert_eq!(adapter.number("unplugs"), 0);
+    // The other client is accepted, and its connection closed in the end, since it asks for nothing.
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert_eq!((&client).read(&mut [0]).unwrap(), 0);
 }
