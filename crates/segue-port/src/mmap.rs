@@ -98,6 +98,11 @@ impl Memory {
         self.ring.as_ref().map(|(_, index)| *index)
     }
 
+    /// Returns whether the kernel has filled the slot.
+    pub(crate) fn is_filled(&self) -> bool {
+        self.open != 0 || self.ring.is_some() && self.status().load(Ordering::Acquire) & OURS != 0
+    }
+
     /// Claims the slot if the kernel has filled it; returns whether it belongs to this process.
     #[inline]
     pub(crate) fn claim(&mut self) -> bool {

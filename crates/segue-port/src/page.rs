@@ -275,6 +275,13 @@ impl RingPages {
         is_here(self)
     }
 
+    /// Returns whether the kernel has all slots, and has not filled the next one.
+    pub(crate) fn is_empty(&mut self) -> bool {
+        self.reclaim();
+        let is_unused = |slot: &Option<Rc<Slab>>| slot.as_ref().is_some_and(|slab| !slab.memory.is_filled());
+        self.slots.iter().all(is_unused)
+    }
+
     /// Returns whether a slot's frame was kept for half a round of the ring since the last call.
     pub(crate) fn take_held_up(&mut self) -> bool {
         std::mem::take(&mut self.is_held_up)

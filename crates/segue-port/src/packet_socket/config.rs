@@ -137,4 +137,10 @@ impl RingShape {
         let narrow = |len: usize| u32::try_from(len).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL));
         sys::receive_ring(fd, narrow(self.blocks)?, narrow(self.block_len)?, narrow(self.slot_len)?)
     }
+
+    /// Removes the receive ring of a socket, which must not be mapped, and creates another one.
+    pub(super) fn make_again(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        RingShape { blocks: 0, ..*self }.make(fd)?;
+        self.make(fd)
+    }
 }

@@ -29,7 +29,8 @@ pub(crate) mod sys;
 #[cfg(test)]
 mod tests;
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -87,6 +88,11 @@ pub struct PacketPort {
     scratch: SendScratch,
     headers: Vec<[u8; VNET_LEN]>,
     watch: LinkWatch,
+    timer: File,
+    events: OwnedFd,
+    shape: RingShape,
+    /// Number of slots taken since the last look at the ring; `None` if the ring was not empty then.
+    taken: Option<u64>,
     /// Number of consecutive empty polls.
     empty: u32,
     #[cfg(test)]
@@ -109,7 +115,7 @@ impl PacketSocket {
     /// # Errors
     /// Where the ring cannot be mapped.
     pub fn map(self) -> Result<PacketPort, OpenError> {
-        let PacketSocket { fd, name, trains, shape, limits, watch } = self;
+        let PacketSocket { fd, name, trains, shape, limits, watch, timer, events } = self;
         let RingShape { blocks, block_len, slot_len } = shape;
         let slots =
             Memory::map(fd.as_fd(), blocks, block_len, slot_len).map_err(|error| OpenError::Call("mmap", error))?;
@@ -125,6 +131,10 @@ impl PacketSocket {
             scratch: SendScratch::default(),
             headers: Vec::new(),
             watch,
+            timer,
+            events,
+            shape,
+            taken: None,
             empty: 0,
             #[cfg(test)]
             refuse_trains: None,
@@ -155,6 +165,7 @@ impl PacketPort {
     /// that was read from the queue, whose pages are not frozen yet, is in front of it.
     fn take(&mut self, into: &mut RxBatch) -> Option<()> {
         let mut page = self.ring.claim()?;
+        self.taken = self.taken.map(|taken| taken + 1);
         let bytes = page.bytes_mut();
         let Some(header) = Header::parse(bytes) else {
             self.counters.drops.add(Drop::VnetShort);
@@ -238,6 +249,37 @@ impl PacketPort {
         if let Ok(drops) = sys::take_drops(self.fd.as_fd()) {
             self.counters.drops.add_many(Drop::SocketOverflow, u64::from(drops));
         }
+    }
+
+    /// Looks whether the kernel has stopped filling the ring, and replaces such a ring. The kernel takes a slot for a
+    /// frame and keeps it for ever if the virtio-net header cannot describe the frame: a train of SCTP, or one of UDP
+    /// as IP fragments (UFO), which a guest or container may send. Every later frame is dropped then, and no poll
+    /// reports anything (`tpacket_rcv`).
+    ///
+    /// # Errors
+    /// Where no other ring can be made.
+    fn check_ring(&mut self) -> io::Result<()> {
+        let dropped = sys::take_drops(self.fd.as_fd()).unwrap_or(0);
+        let is_empty = self.ring.is_empty();
+        // A ring that was empty at both looks, and of which nothing was taken in between, has dropped nothing.
+        if dropped > 0 && is_empty && self.taken == Some(0) {
+            self.counters.drops.add_many(Drop::RingStopped, u64::from(dropped));
+            notice!(
+                warn,
+                id = "port",
+                interface = self.name,
+                "the kernel stopped filling the receive ring; it is replaced"
+            );
+            // No page is referenced, so that the memory is unmapped.
+            self.ring = RingPages::new(Vec::new());
+            self.shape.make_again(self.fd.as_fd())?;
+            let RingShape { blocks, block_len, slot_len } = self.shape;
+            self.ring = RingPages::new(Memory::map(self.fd.as_fd(), blocks, block_len, slot_len)?);
+        } else {
+            self.counters.drops.add_many(Drop::SocketOverflow, u64::from(dropped));
+        }
+        self.taken = is_empty.then_some(0);
+        Ok(())
     }
 
     /// Reads the kernel's counters after an empty poll, and an error that would keep the descriptor readable. The error
@@ -353,6 +395,7 @@ impl Port for PacketPort {
     }
 
     fn transmit(&mut self, batch: &mut TxBatch) -> io::Result<Sent> {
+        let mut is_again = false;
         loop {
             let Some(first) = batch.units().next() else { return Ok(Sent::All) };
             let (segments, gso) = (first.segments(), first.gso());
@@ -374,6 +417,8 @@ impl Port for PacketPort {
                 }
                 // The kernel took the frame and its queue dropped it, as it does with those of every other sender.
                 Some(libc::ENOBUFS) => Drop::QueueFull,
+                // That the interface went down, once, is reported in the place of a frame although it is up again.
+                Some(libc::ENETDOWN) if !std::mem::replace(&mut is_again, true) => continue,
                 Some(libc::ENOMEM) => Drop::NoMemory,
                 Some(libc::EMSGSIZE) => Drop::TooBig,
                 Some(libc::ENETDOWN) => Drop::DeviceDown,
@@ -390,7 +435,7 @@ impl Port for PacketPort {
     }
 
     fn link_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.watch.fd())
+        Some(self.events.as_fd())
     }
 
     fn listen(&mut self) -> io::Result<()> {
@@ -400,6 +445,9 @@ impl Port for PacketPort {
         }
         // The kernel refuses a packet that is longer, but takes a train of such packets and loses them.
         self.limits.mtu = state.mtu;
+        if (&self.timer).read(&mut [0; 8]).is_ok() {
+            self.check_ring()?;
+        }
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 //! Packet sockets that are set up and receive, but whose ring is not mapped yet; several of them share an interface.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -8,7 +9,7 @@ use segue::gso::{FreeTags, Limits};
 use super::config::{OpenError, PacketConfig, RingShape, Trains};
 use super::sys;
 use crate::link::LinkWatch;
-use crate::sys::{MAX_IOV, attach_filter, set_option};
+use crate::sys::{MAX_IOV, attach_filter, either, set_option};
 use crate::tun::{MAX_FRAME, MAX_UDP_SEGMENTS_OUT};
 
 /// Bytes of the socket's send and receive queues: room for several trains.
@@ -24,6 +25,9 @@ pub struct PacketSocket {
     pub(super) shape: RingShape,
     pub(super) limits: Limits,
     pub(super) watch: LinkWatch,
+    /// Timer of the looks at the ring, and the descriptor that is readable when it or the watch is.
+    pub(super) timer: File,
+    pub(super) events: OwnedFd,
 }
 
 /// Socket filter that drops every packet.
@@ -83,6 +87,8 @@ impl PacketSocket {
         })?;
         let watch = u32::try_from(interface.index).map_err(|_| io::Error::from_raw_os_error(libc::ENODEV));
         let watch = watch.and_then(LinkWatch::open).map_err(call("rtnetlink"))?;
+        let timer = sys::each_second().map_err(call("timerfd_create"))?;
+        let events = either([watch.fd(), timer.as_fd()]).map_err(call("epoll_create1"))?;
         let tcp = config.trains != Trains::None;
         let limits = Limits {
             csum: true,
@@ -100,7 +106,16 @@ impl PacketSocket {
             free_tags: if interface.hardware == libc::ARPHRD_ETHER { FreeTags::First } else { FreeTags::None },
             ..Limits::NONE
         };
-        Ok(PacketSocket { fd, name: config.interface.clone(), trains: config.trains, shape, limits, watch })
+        Ok(PacketSocket {
+            fd,
+            name: config.interface.clone(),
+            trains: config.trains,
+            shape,
+            limits,
+            watch,
+            timer,
+            events,
+        })
     }
 
     /// Returns the interface's name.

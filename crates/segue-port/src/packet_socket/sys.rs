@@ -2,9 +2,11 @@
 #![allow(unsafe_code, reason = "system calls that the standard library does not have")]
 
 use std::ffi::c_int;
+use std::fs::File;
 use std::io;
 use std::mem::{size_of_val, zeroed};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::null_mut;
 
 use crate::sys::{check, option, set_option, set_value};
 
@@ -72,7 +74,7 @@ pub(crate) fn prepare(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Creates a receive ring, to be mapped.
+/// Creates a receive ring, to be mapped; without blocks, removes the one that is mapped no more.
 pub(crate) fn receive_ring(fd: BorrowedFd<'_>, blocks: u32, block_len: u32, slot_len: u32) -> io::Result<()> {
     let request = libc::tpacket_req {
         tp_block_size: block_len,
@@ -131,6 +133,19 @@ pub(crate) fn is_unbound(fd: BorrowedFd<'_>) -> bool {
     // SAFETY: the kernel writes at most `len` bytes, which is the size of `name`.
     let result = unsafe { libc::getsockname(fd.as_raw_fd(), (&raw mut name).cast(), &raw mut len) };
     result == 0 && name.sll_ifindex < 0
+}
+
+/// Creates a timer as a descriptor (timerfd_create(2)) that becomes readable each second.
+pub(crate) fn each_second() -> io::Result<File> {
+    // SAFETY: no pointers.
+    let fd = check(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK) })?;
+    // SAFETY: the call above made the descriptor and nothing else owns it.
+    let timer = unsafe { OwnedFd::from_raw_fd(fd) };
+    let second = libc::timespec { tv_sec: 1, tv_nsec: 0 };
+    let spec = libc::itimerspec { it_interval: second, it_value: second };
+    // SAFETY: the kernel reads the times, which outlive the call, and writes none back.
+    check(unsafe { libc::timerfd_settime(timer.as_raw_fd(), 0, &raw const spec, null_mut()) })?;
+    Ok(timer.into())
 }
 
 /// Returns the number of frames dropped since the last call because ring or queue were full.

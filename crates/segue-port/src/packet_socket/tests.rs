@@ -10,6 +10,8 @@ use super::*;
 use crate::page::PagePool;
 use crate::testing::{self, Fill, bytes};
 
+mod stopped_ring;
+
 const PATIENCE: Duration = Duration::from_secs(30);
 const ENDS: [(&str, &str); 2] = [("198.18.0.1", "198.18.0.2"), ("2001:db8::1", "2001:db8::2")];
 
@@ -377,6 +379,19 @@ fn trains_that_wait_while_the_interface_goes_down_and_up_arrive_as_they_are() {
     testing::ip("link set dev v1 up");
     assert!(receive(&mut to, 2) == [(uso(1000), first), (uso(1000), second)]);
     assert_eq!(to.counters().drops.total(), 0);
+}
+
+#[test]
+fn the_first_frame_after_the_interface_was_down_is_sent() {
+    let Some(()) = cable(false) else { return };
+    let (mut from, mut to) = (open("v0"), open("v1"));
+    let mut pages = PagePool::new(4);
+    let frame = udp_frame(&[], ENDS[0], &bytes(3_000, 0), Fill::Primed);
+    testing::ip("link set dev v0 down");
+    testing::ip("link set dev v0 up");
+    transmit(&mut from, [with_unit(&mut pages, &frame, uso(1000))]);
+    assert!(receive(&mut to, 1) == [(uso(1000), frame)]);
+    assert_eq!(from.counters().drops.total(), 0);
 }
 
 #[test]

@@ -150,12 +150,13 @@ const IOCTLS: &[u64] = &[
     libc::TUNSETCARRIER as u64,
 ];
 
-/// Socket options set while packets are forwarded, each with its level: whether the next datagrams may be fragmented,
-/// and those of a new connection of USB/IP.
+/// Socket options set while packets are forwarded, each with its level: whether the next datagrams may be fragmented, a
+/// new receive ring, and those of a new connection of USB/IP.
 const OPTIONS: &[(libc::c_int, libc::c_int)] = &[
     (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER),
     (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
     (libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG),
+    (libc::SOL_PACKET, libc::PACKET_RX_RING),
     (libc::IPPROTO_TCP, libc::TCP_NODELAY),
     (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
     (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
