@@ -14,6 +14,7 @@ use segue::hash::Key;
 use segue::time::Nanos;
 use segue_datapath::board::{Group, Stage};
 use segue_datapath::gateway::PortConfig;
+use segue_datapath::nat::{Config, Nat};
 use segue_datapath::pipeline::Pipeline;
 use segue_datapath::route::{Action, Hop, Routes, Table};
 use segue_datapath::router::{
@@ -21,7 +22,8 @@ use segue_datapath::router::{
 };
 use segue_port::PagePool;
 use segue_testkit::Rng;
-use segue_testkit::build::{Ethernet, Ip, L4, Packet, Tcp, V4};
+use segue_testkit::build::{Ethernet, Ip, L4, Packet, Tcp, Udp, V4};
+use segue_testkit::fragment::{fragments, reassemble};
 
 const SECOND: u64 = 1_000_000_000;
 /// Link addresses of the router's ports.
@@ -60,6 +62,12 @@ impl Bench {
     /// Creates a router with 198.18.1.0/24 inside and 198.18.2.0/24 outside, behind a link with the given MTU. The
     /// client is a known neighbour.
     fn new(mtu: u32) -> Bench {
+        Bench::with_nat(mtu, None)
+    }
+
+    /// Creates a router like [`Bench::new`] that translates to the given outside address.
+    fn with_nat(mtu: u32, outside: Option<Ipv4Addr>) -> Bench {
+        let nat = outside.map(|address| (Nat::new(Config::new(address, 77)), address));
         let [(first, a), (second, b)] = [(); 2].map(|()| Memory::port(Carries::Ethernet, Limits::NONE));
         let side = |name: &str, port| PortConfig {
             name: name.to_owned(),
@@ -69,7 +77,7 @@ impl Bench {
         };
         let (sender, feed) = feed().unwrap();
         let ports = [side("in", first), side("out", second)];
-        let parts = Parts { ports, budget: 64, pages: PagePool::new(512), feed, nat: None, key: Key([1, 2]) };
+        let parts = Parts { ports, budget: 64, pages: PagePool::new(512), feed, nat, key: Key([1, 2]) };
         Bench { router: Router::new(parts), wires: [a, b], sender, mtu }
     }
 
@@ -100,6 +108,13 @@ impl Bench {
 
     fn round(&mut self, now: u64) {
         self.router.round(Nanos(now)).unwrap();
+    }
+
+    /// Makes rounds until all frames are read.
+    fn rounds(&mut self, now: u64) {
+        while self.wires.iter().any(|wire| !wire.borrow().waiting.is_empty()) {
+            self.round(now);
+        }
     }
 
     fn give(&self, port: usize, frames: Vec<Vec<u8>>) {
@@ -418,4 +433,56 @@ fn invalid_sender_addresses_create_no_neighbour_and_get_no_reply() {
             assert_eq!(here.left(), []);
         }
     });
+}
+
+/// Returns the frames of a UDP datagram of 3,000 bytes in three fragments, the last one first, for the router's `port`.
+fn datagram(port: usize, from: ([u8; 4], u16), to: ([u8; 4], u16), id: u16) -> Vec<Vec<u8>> {
+    let ip = Ip::V4(V4 { src: from.0, dst: to.0, id, df: false, ..V4::new(0, 0, 0) });
+    let l4 = L4::Udp(Udp { src_port: from.1, dst_port: to.1, checksum: true });
+    let whole = Packet { ip, l4, data: vec![7; 3000] }.bytes();
+    let station = Ethernet { dst: OWN[port], src: [CLIENT, OLD][port], tags: Vec::new() };
+    fragments(&whole, 1200, 0).iter().rev().map(|packet| station.wrap(packet)).collect()
+}
+
+/// Tests that fragments whose first one never comes cost other hosts nothing (RFC 4787, REQ-14): neither those of one
+/// host, nor those whose sources are forged. Each of them is counted once.
+#[test]
+fn fragments_without_a_first_one_leave_room_for_those_of_other_hosts() {
+    const FLOOD: usize = 300;
+    let outside = [198, 18, 2, 100];
+    let (client, server_at) = (([198, 18, 1, 2], 7000), ([198, 18, 2, 2], 9));
+    // One host inside keeps to its share; forged sources outside replace the oldest of all.
+    for (port, waiting, replaced) in [(0, 64, 0), (1, 256, 2)] {
+        in_both_forms(|| {
+            let mut here = Bench::with_nat(1500, Some(outside.into()));
+            here.tables(SECOND, &[server(OLD)]);
+            for n in 0..FLOOD as u16 {
+                let [high, low] = n.to_be_bytes();
+                let (from, to) = match port {
+                    0 => ([198, 18, 1, 9], server_at),
+                    _ => ([198, 18, 3 + high, low], (outside, 7000)),
+                };
+                here.give(port, datagram(port, (from, 5), to, n)[..1].to_vec());
+            }
+            here.rounds(SECOND);
+            let name = ["in", "out"][port];
+            here.give(0, datagram(0, client, server_at, 5));
+            here.rounds(SECOND);
+            // Besides announcements of the outside address.
+            let sent = here.sent(1).into_iter().filter(|frame| frame[12..14] == [8, 0]);
+            let sent: Vec<Vec<u8>> = sent.map(|frame| frame[14..].to_vec()).collect();
+            assert_eq!(sent.len(), 3, "to the server, from {name}");
+            let whole = reassemble(&sent).unwrap();
+            assert_eq!((&whole[12..16], whole.len()), (&outside[..], 3028));
+            let mapped = u16::from_be_bytes([whole[20], whole[21]]);
+            here.give(1, datagram(1, server_at, (outside, mapped), 6));
+            here.rounds(SECOND);
+            assert_eq!(here.sent(0).len(), 3, "to the client, from {name}");
+
+            let dropped = |here: &Bench| here.number(name, Group::Drops, "nat_fragment") as usize;
+            assert_eq!(dropped(&here), FLOOD - waiting + replaced, "from {name}");
+            here.round(4 * SECOND);
+            assert_eq!(dropped(&here), FLOOD, "from {name}");
+        });
+    }
 }

@@ -429,13 +429,34 @@ fn a_question_is_answered_with_as_many_bytes_and_at_a_limited_rate() {
     }
     assert!(probe.measured().peer_request_age.is_some());
     let flood: Vec<Vec<u8>> =
-        (0..100).map(|nonce| message(Kind::EchoRequest, None, 9 + nonce).bytes().to_vec()).collect();
+        (0..3000).map(|nonce| message(Kind::EchoRequest, None, 9 + nonce).bytes().to_vec()).collect();
     here.outside.borrow_mut().waiting.extend(flood);
-    here.rounds(9);
-    assert!(here.outside.borrow().sent.len() < 10, "a flood is not answered");
-    let limited = here.counter("udp", Group::Drops, "probe_limit");
-    assert_eq!(limited + here.outside.borrow().sent.len() as u64, 100);
+    while !here.outside.borrow().waiting.is_empty() {
+        here.rounds(1);
+    }
+    // The burst, without what was taken from it above.
+    assert_eq!(here.outside.borrow().sent.len(), 1000 - 2, "a flood is not answered");
+    assert_eq!(here.counter("udp", Group::Drops, "probe_limit"), 3000 - 998);
     assert!(here.inside.borrow().sent.is_empty());
+}
+
+/// Tests that requests with a forged source, 1,000 a second, do not keep the remote from its replies.
+#[test]
+fn the_requests_of_a_live_remote_are_answered_beside_forged_ones() {
+    let (mut here, _) = probing(1);
+    for second in 1..=20 {
+        for forged in 0..1000 {
+            here.outside.borrow_mut().waiting.push_back(message(Kind::Hello, None, 1 << 32 | forged).bytes().to_vec());
+            if forged == 700 {
+                let genuine = message(Kind::EchoRequest, None, second);
+                here.outside.borrow_mut().waiting.push_back(genuine.bytes().to_vec());
+            }
+            here.tunnel.round(Nanos(second * 1_000_000_000 + forged * 1_000_000)).unwrap();
+        }
+        let sent = std::mem::take(&mut here.outside.borrow_mut().sent);
+        let reply = message(Kind::EchoReply, None, second).bytes();
+        assert!(sent.iter().any(|bytes| *bytes == reply), "no reply in second {second}");
+    }
 }
 
 #[test]
@@ -556,5 +577,31 @@ fn a_packet_of_another_flow_passes_trains_that_wait_and_they_keep_their_order() 
         here.rounds(1);
         assert_eq!(here.outside.borrow().sent.len(), 13);
         assert!(here.outside.borrow().sent[12].len() < 1000);
+    });
+}
+
+/// Tests that an interface that does not take the ICMP errors about queued packets is waited for.
+#[test]
+fn errors_about_queued_packets_leave_as_soon_as_a_blocked_interface_takes_them() {
+    in_both_forms(|| {
+        let mut here = bench(1024);
+        let knobs = Knobs::of(|dial| here.tunnel.tune(dial));
+        knobs.set("net.fq.dev.udp.enable_fq", 1).unwrap();
+        knobs.follow(&mut 0, |dial| here.tunnel.tune(dial));
+        here.rounds(1);
+        here.outside.borrow_mut().path_mtu = Some(1000);
+        here.inside.borrow_mut().room = Some(0);
+        here.inside.borrow_mut().waiting.extend(long(3));
+        here.rounds(1);
+        assert_eq!(here.counter("udp", Group::Port, "queued"), 3);
+        assert_eq!(here.counter("udp", Group::Drops, "path_mtu"), 3);
+        let mut writes = 0;
+        here.tunnel.each_interest(&mut |interest| writes += usize::from(interest.write));
+        assert_eq!(writes, 1, "the loop must wake up when the interface takes more");
+        here.inside.borrow_mut().room = None;
+        here.rounds(1);
+        let sent = std::mem::take(&mut here.inside.borrow_mut().sent);
+        let is_too_big = |bytes: &[u8]| bytes[9] == 1 && bytes[20..22] == [3, 4];
+        assert!(sent.len() == 3 && sent.iter().all(|bytes| is_too_big(bytes)), "ICMP: fragmentation needed");
     });
 }

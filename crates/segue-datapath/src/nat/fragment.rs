@@ -25,7 +25,7 @@ const LIFE: u64 = 15_000_000_000;
 /// Identity of a datagram before its translation, for its fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Datagram {
-    source: u32,
+    pub(crate) source: u32,
     destination: u32,
     protocol: u8,
     id: u16,

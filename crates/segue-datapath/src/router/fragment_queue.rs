@@ -1,5 +1,8 @@
 //! Fragments that arrive before the first one of their datagram, and wait for it because only the first one has ports
 //! (RFC 4787, REQ-14: fragments out of order are translated too).
+//!
+//! A new fragment always finds room: where its source has used up its share, its oldest one makes room, and where the
+//! queue is full, the oldest of all. So a host that floods costs only itself, and forged sources only shorten the wait.
 
 use std::collections::VecDeque;
 
@@ -11,8 +14,8 @@ use crate::nat::Datagram;
 
 /// Largest number of waiting fragments altogether.
 const MAX_FRAGMENTS: usize = 256;
-/// Largest number of waiting fragments of one datagram: one of 64 KiB in packets of 1500 bytes has 45.
-const MAX_PER_DATAGRAM: usize = 48;
+/// Largest number of waiting fragments of one source: a datagram of 64 KiB has 53 in packets of 1280 bytes.
+const MAX_PER_SOURCE: usize = 64;
 /// Time that a fragment waits, nanoseconds (RFC 6146, section 3.4: at least 2 seconds).
 const LIFETIME: u64 = 2_000_000_000;
 
@@ -42,22 +45,26 @@ pub(super) struct FragmentQueue {
 }
 
 impl FragmentQueue {
-    /// Returns whether one more fragment of the datagram may wait.
-    pub(super) fn has_room(&self, datagram: &Datagram) -> bool {
-        self.waiting.len() < MAX_FRAGMENTS
-            && self.waiting.iter().filter(|(_, one)| one.datagram == *datagram).count() < MAX_PER_DATAGRAM
-    }
-
-    pub(super) fn hold(&mut self, one: QueuedFragment, now: Nanos) {
+    /// Adds a fragment. Returns the one that had to make room for it.
+    pub(super) fn hold(&mut self, one: QueuedFragment, now: Nanos) -> Option<QueuedFragment> {
+        let source = one.datagram.source;
+        let is_same = |(_, other): &(Nanos, QueuedFragment)| other.datagram.source == source;
+        let evicted = match self.waiting.iter().filter(|other| is_same(other)).count() {
+            MAX_PER_SOURCE.. => self.waiting.iter().position(is_same),
+            _ => (self.waiting.len() >= MAX_FRAGMENTS).then_some(0),
+        };
+        let evicted = evicted.and_then(|at| self.waiting.remove(at));
         self.waiting.push_back((Nanos(now.0 + LIFETIME), one));
+        evicted.map(|(_, one)| one)
     }
 
     /// Removes and returns a datagram's fragments waiting at the hooks that `is_there` accepts, in their order.
     pub(super) fn take(&mut self, datagram: &Datagram, is_there: impl Fn(NatHook) -> bool) -> Vec<QueuedFragment> {
-        if self.waiting.is_empty() {
+        let is_one = |one: &QueuedFragment| one.datagram == *datagram && is_there(one.hook);
+        // Most first fragments precede the others; the queue is not rebuilt for those.
+        if !self.waiting.iter().any(|(_, one)| is_one(one)) {
             return Vec::new();
         }
-        let is_one = |one: &QueuedFragment| one.datagram == *datagram && is_there(one.hook);
         let (taken, left) = self.waiting.drain(..).partition(|(_, one)| is_one(one));
         self.waiting = left;
         let taken: VecDeque<(Nanos, QueuedFragment)> = taken;

@@ -98,10 +98,9 @@ impl Router {
         };
         let refused = match done {
             Ok(Done::FirstMissing) => match part {
-                Some(Part { datagram, .. })
-                    if fragments.has_room(&datagram) && keep(&mut packet, &mut pair.rx.pages) =>
-                {
-                    return fragments.hold(QueuedFragment { datagram, from, hook, packet }, now);
+                Some(Part { datagram, .. }) if keep(&mut packet, &mut pair.rx.pages) => {
+                    let evicted = fragments.hold(QueuedFragment { datagram, from, hook, packet }, now);
+                    return evicted.into_iter().for_each(|one| self.drop_fragment(one));
                 }
                 _ => Refusal::Fragment,
             },
@@ -117,9 +116,14 @@ impl Router {
 
     /// Drops fragments whose deadline has passed.
     pub(super) fn drop_expired_fragments(&mut self, now: Nanos) {
-        while let Some(QueuedFragment { from, packet, .. }) = self.fragments.expired(now) {
-            self.stats[usize::from(from).min(OUTSIDE)].refusals.add(Refusal::Fragment);
-            self.pair.rx.pool.put(packet);
+        while let Some(one) = self.fragments.expired(now) {
+            self.drop_fragment(one);
         }
+    }
+
+    /// Drops and counts a fragment that has waited in vain.
+    fn drop_fragment(&mut self, QueuedFragment { from, packet, .. }: QueuedFragment) {
+        self.stats[usize::from(from).min(OUTSIDE)].refusals.add(Refusal::Fragment);
+        self.pair.rx.pool.put(packet);
     }
 }

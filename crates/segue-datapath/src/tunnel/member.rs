@@ -34,9 +34,10 @@ use crate::tuning::{Remcsum, Settings};
 /// big, which senders depend on, so the limit only keeps a flood from doubling itself.
 const ERRORS: (u32, u32) = (10_000, 1000);
 
-/// Rate limit of the replies to probes of one tunnel: rate per second, and burst. The other end asks at most
-/// four times a second.
-const ANSWERS: (u32, u32) = (8, 8);
+/// Rate limit of the replies to probes of one tunnel, like [`ERRORS`]. The other end asks at most four times a second,
+/// but a lower limit would let forged requests use up its replies. They amplify nothing: a reply has as many bytes as
+/// its request, and goes to the configured remote.
+const ANSWERS: (u32, u32) = ERRORS;
 
 /// Key of the counter of datagrams from the remote end that a tunnel has decapsulated.
 pub const RECEIVED: &str = "received";

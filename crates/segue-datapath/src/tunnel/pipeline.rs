@@ -215,9 +215,7 @@ impl Tunnel {
             } else {
                 member.send_all(common, now)?;
             }
-            if member.inside.blocked && !self.blocked.contains(&at) {
-                self.blocked.push(at);
-            }
+            note_blocked(&mut self.blocked, at, member);
         }
         let more = self.serve(now)? || more;
         Ok(if more { Polled::More } else { Polled::Idle })
@@ -225,7 +223,7 @@ impl Tunnel {
 
     /// Sends queued packets in fair order. Returns whether packets are still queued.
     fn serve(&mut self, now: Nanos) -> io::Result<bool> {
-        let Tunnel { common, members, .. } = self;
+        let Tunnel { common, members, blocked, .. } = self;
         if !common.queues.has(Direction::Outward) || common.outside.blocked {
             return Ok(common.queues.has(Direction::Outward));
         }
@@ -240,6 +238,7 @@ impl Tunnel {
                 false => members[at].send_one(packet, common, now),
             }
             members[at].tell_senders(common)?;
+            note_blocked(blocked, at, &members[at]);
         }
         common.outside.transmit(&mut common.rx, &mut members[last].split_drops)?;
         Ok(common.queues.has(Direction::Outward))
@@ -376,6 +375,13 @@ impl Tunnel {
                 self.due.push(at);
             }
         }
+    }
+}
+
+/// Lists the tunnel with index `at` among the `blocked` ones if its inside port is blocked.
+fn note_blocked(blocked: &mut Vec<usize>, at: usize, member: &Member) {
+    if member.inside.blocked && !blocked.contains(&at) {
+        blocked.push(at);
     }
 }
 
