@@ -39,7 +39,7 @@ pub fn run(name: &str, local: &str, peer: SocketAddr, random: [u64; 2]) -> Resul
             result => result?,
         }
         if let Ok(mut datagrams) = receiver.receive(&socket) {
-            // What the device refuses while it is down is lost; one that was deleted cannot be read either.
+            // The device counts what it refuses (`Tun::drops`); one that was deleted cannot be read either.
             _ = inward(&mut tun, datagrams.iter_mut().map(|(datagram, _)| &*datagram));
         }
     }

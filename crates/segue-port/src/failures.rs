@@ -1,8 +1,9 @@
-//! Failed reads of a descriptor: which errors are transient, and how long a port waits for their end.
+//! Failed reads and writes of a descriptor: which errors are transient, how long a port waits for their end, and which
+//! ones concern a packet.
 
 use std::io;
 
-use crate::port::{Counters, Fallback};
+use crate::port::{Counters, Drop, Fallback};
 use crate::sys::passes;
 
 /// Number of consecutive failures after which a port gives up. The loop pauses between them, so that they take some ten
@@ -30,6 +31,19 @@ impl ReadFailures {
         }
         counters.fallbacks.add(Fallback::ReadFailed);
         Ok(())
+    }
+}
+
+/// Returns the reason for which a TUN or TAP device lost the packet of a failed write; `None` for an error of the
+/// device itself, which every other packet would meet too: it is full, or gone.
+pub(crate) fn lost_by_device(error: &io::Error) -> Option<Drop> {
+    match error.raw_os_error()? {
+        libc::EAGAIN | libc::EINTR | libc::EBADFD | libc::ENODEV | libc::EBADF => None,
+        // To wait would be a spin: the device stays writable.
+        libc::ENOBUFS => Some(Drop::QueueFull),
+        libc::ENOMEM => Some(Drop::NoMemory),
+        libc::EIO | libc::ENETDOWN => Some(Drop::DeviceDown),
+        _ => Some(Drop::Refused),
     }
 }
 

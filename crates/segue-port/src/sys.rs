@@ -51,6 +51,14 @@ pub(crate) fn passes(error: &io::Error) -> bool {
     )
 }
 
+/// Makes a descriptor that came from another process non-blocking.
+pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: no pointers.
+    let flags = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) })?;
+    // SAFETY: no pointers.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) }).map(drop)
+}
+
 /// Returns the size of the kernel's memory page, bytes.
 pub(crate) fn page_len() -> usize {
     // SAFETY: no pointers.

@@ -11,7 +11,9 @@ use crate::page::{Page, PagePool};
 
 mod sys;
 
-pub(crate) use sys::{allocations, refuse_ioctl, tcp_socket, wait_for_error, wait_for_input};
+pub(crate) use sys::{
+    allocations, next_edge, refuse_ioctl, set_send_buffer, tcp_socket, wait_for_error, wait_for_input, watch_writable,
+};
 
 /// Moves this thread into a new network namespace whose loopback interface is up. Notes that the test is skipped and
 /// returns `None` where that is not permitted.

@@ -69,7 +69,8 @@ fn run(peer: SocketAddr, random: [u64; 2], mut cipher: Cipher) -> Result<(), Box
         match receiver.receive(&socket) {
             Ok(mut received) => {
                 let opened = received.iter_mut().filter_map(|(datagram, _)| cipher.open(datagram));
-                // So is what the device refuses while it is down; one that was deleted cannot be read either.
+                // So is what the device refuses, all of it while it is down, which `tun.drops()` counts; the packets
+                // behind are written. A device that was deleted cannot be read either.
                 _ = tun.write(opened);
             }
             Err(error) if error.kind() == WouldBlock => {}

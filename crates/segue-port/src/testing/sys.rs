@@ -5,7 +5,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use crate::sys::{check, socket};
@@ -65,6 +65,32 @@ fn wait_for(fd: BorrowedFd, events: libc::c_short, longest: Duration) -> io::Res
     // SAFETY: the pointer is to one pollfd of this stack frame.
     check(unsafe { libc::poll(&raw mut polled, 1, longest.as_millis() as libc::c_int) })?;
     Ok(polled.revents)
+}
+
+/// Creates an epoll descriptor that reports, edge-triggered, when `fd` becomes writable.
+pub(crate) fn watch_writable(fd: BorrowedFd) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    let epoll = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+    // SAFETY: the call above made the descriptor and nothing else owns it.
+    let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
+    let mut event = libc::epoll_event { events: (libc::EPOLLOUT | libc::EPOLLET) as u32, u64: 0 };
+    // SAFETY: the kernel reads the event, which outlives the call.
+    check(unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &raw mut event) })?;
+    Ok(epoll)
+}
+
+/// Waits for the next event of an epoll descriptor; `false` if none came in time.
+pub(crate) fn next_edge(epoll: BorrowedFd, longest: Duration) -> io::Result<bool> {
+    let mut event = libc::epoll_event { events: 0, u64: 0 };
+    let longest = longest.as_millis() as libc::c_int;
+    // SAFETY: the kernel writes at most the one event, which outlives the call.
+    Ok(check(unsafe { libc::epoll_wait(epoll.as_raw_fd(), &raw mut event, 1, longest) })? > 0)
+}
+
+/// Sets the number of bytes that a TUN or TAP device takes while they are under way.
+pub(crate) fn set_send_buffer(tun: BorrowedFd, len: libc::c_int) -> io::Result<()> {
+    // SAFETY: TUNSETSNDBUF reads an int, which outlives the call.
+    check(unsafe { libc::ioctl(tun.as_raw_fd(), libc::TUNSETSNDBUF as _, &raw const len) }).map(drop)
 }
 
 struct Counting;

@@ -5,15 +5,19 @@ use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use segue::easy::{Batch, Joiner, Packets, Splitter, Train};
 use segue::gro::Config;
 use segue::gso::Limits;
 use segue::hash::Key;
+use segue::reason::Counts;
 
 use super::{MAX_FRAME, OpenError, TunConfig, TunOffloads, TunPort};
 use crate::environment::Offloads;
-use crate::port::Port;
+use crate::failures::lost_by_device;
+use crate::poll::{Interest, PollSet};
+use crate::port::{Drop, Port};
 use crate::sys::MAX_IOV;
 
 /// Number of pieces that few trains exceed: those of 64 kB in full segments, and their headers.
@@ -77,7 +81,7 @@ impl Tun {
             None => (Splitter::plain(start), Joiner::plain(config.key)),
         };
         let outward = Outward { splitter, buffer: vec![0; MAX_FRAME + 24], unread: 0 };
-        Tun { file: port.into_fd().into(), outward, inward: Inward { name, joiner: joiner.starting_with(start) } }
+        Tun { file: port.into_fd().into(), outward, inward: Inward::new(name, joiner.starting_with(start)) }
     }
 
     /// Returns the device's name.
@@ -96,10 +100,13 @@ impl Tun {
 
     /// Writes the packets of a batch, joined into trains where possible, and returns the number of writes.
     ///
-    /// A device that refuses a train of a kind that it once took (`EINVAL`) gets no more of that kind.
+    /// A device that refuses a train of a kind that it once took (`EINVAL`) gets no more of that kind. A packet that it
+    /// refuses alone, because it is empty, no IP packet or, on a TAP, shorter than an Ethernet header, is dropped and
+    /// counted, as is all that is written while the device is down: see [`Tun::drops`]. The packets behind are written.
     ///
     /// # Errors
-    /// The first error of the device; what was not written until then is dropped.
+    /// An error of the device itself: that it is full ([`io::ErrorKind::WouldBlock`]), which a TUN device is only with
+    /// a send buffer set (`TUNSETSNDBUF`), or was deleted (`EBADFD`). What was not written until then is dropped.
     pub fn write<'b>(&mut self, packets: impl IntoIterator<Item = &'b [u8]>) -> io::Result<usize> {
         self.inward.write(&self.file, packets)
     }
@@ -136,6 +143,12 @@ impl Tun {
     /// Returns the number of packets that were read but refused.
     pub fn unread(&self) -> u64 {
         self.outward.unread
+    }
+
+    /// Returns the numbers of packets that the device did not take, by reason: [`Drop::Refused`] for packets that it
+    /// never takes, [`Drop::DeviceDown`] for those written while it is down.
+    pub fn drops(&self) -> &Counts<Drop> {
+        &self.inward.drops
     }
 
     /// Returns the limits of the trains that the device currently accepts.
@@ -204,6 +217,11 @@ impl TunWriter {
     pub fn joiner(&mut self) -> &mut Joiner {
         &mut self.inward.joiner
     }
+
+    /// Returns the numbers of packets that the device did not take, by reason, as [`Tun::drops`] does.
+    pub fn drops(&self) -> &Counts<Drop> {
+        &self.inward.drops
+    }
 }
 
 impl AsFd for TunWriter {
@@ -241,35 +259,94 @@ impl Outward {
 pub(super) struct Inward {
     name: String,
     pub(super) joiner: Joiner,
+    /// Numbers of packets that the device did not take.
+    pub(super) drops: Counts<Drop>,
 }
 
 impl Inward {
-    fn write<'b>(&mut self, file: &File, packets: impl IntoIterator<Item = &'b [u8]>) -> io::Result<usize> {
-        let (name, mut batch) = self.batch(packets);
-        let mut writes = 0;
-        while let Some(train) = batch.pop() {
-            let result = put(file, &train);
-            writes += settle(result, &mut batch, name)?;
-        }
-        Ok(writes)
+    fn new(name: String, joiner: Joiner) -> Inward {
+        Inward { name, joiner, drops: Counts::default() }
     }
 
-    /// Begins a batch with the given packets; also returns the device's name.
-    pub(super) fn batch<'b>(&mut self, packets: impl IntoIterator<Item = &'b [u8]>) -> (&str, Batch<'_, 'b>) {
+    fn write<'b>(&mut self, file: &File, packets: impl IntoIterator<Item = &'b [u8]>) -> io::Result<usize> {
+        let mut writes = self.begin(packets);
+        while let Some(train) = writes.batch.pop() {
+            let (segments, result) = (train.segments(), put(file, &train));
+            writes.settle(segments, result)?;
+        }
+        Ok(writes.done)
+    }
+
+    /// Begins to write a batch of the given packets.
+    pub(super) fn begin<'b>(&mut self, packets: impl IntoIterator<Item = &'b [u8]>) -> Writes<'_, 'b> {
         let mut batch = self.joiner.batch();
         packets.into_iter().for_each(|packet| _ = batch.push(packet));
-        (&self.name, batch)
+        Writes { batch, done: 0, name: &self.name, drops: &mut self.drops }
     }
 }
 
+/// The writes of a batch.
+pub(super) struct Writes<'j, 'b> {
+    pub(super) batch: Batch<'j, 'b>,
+    /// Number of trains written.
+    pub(super) done: usize,
+    name: &'j str,
+    drops: &'j mut Counts<Drop>,
+}
+
+impl Writes<'_, '_> {
+    /// Counts the train that was popped last, of `segments` packets, as written, or as dropped where the device did not
+    /// take it; one of a kind that it refuses is popped again, segmented.
+    ///
+    /// # Errors
+    /// An error of the device itself.
+    pub(super) fn settle(&mut self, segments: usize, result: io::Result<()>) -> io::Result<()> {
+        let Err(error) = result else {
+            self.done += 1;
+            return Ok(());
+        };
+        if error.raw_os_error() == Some(libc::EINVAL) && self.batch.narrow() {
+            let device = self.name;
+            notice!(warn, id = "offload", device, "the device refused a train; such trains are cut in software");
+            return Ok(());
+        }
+        let Some(reason) = lost_by_device(&error) else { return Err(error) };
+        self.drops.add_many(reason, segments as u64);
+        Ok(())
+    }
+}
+
+/// Writes a train to the device by one call, and by another one where the device was full and has room again.
+pub(super) fn put(file: &File, train: &Train<'_>) -> io::Result<()> {
+    loop {
+        match put_once(file, train) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && is_writable(file) => {}
+            result => return result,
+        }
+    }
+}
+
+/// Returns whether the device has room. A full one wakes an edge-triggered epoll, such as that of a runtime, only after
+/// a poll has found it full (`tun_chr_poll`, `tun_sock_write_space`); a write is no such poll.
+#[cold]
+fn is_writable(file: &File) -> bool {
+    let mut set = PollSet::default();
+    set.add(&Interest { fd: file.as_fd(), read: false, write: true });
+    set.wait(Some(Duration::ZERO)).is_ok_and(|ready| ready > 0)
+}
+
 /// Writes a train to the device by one call.
-pub(super) fn put(mut file: &File, train: &Train<'_>) -> io::Result<()> {
+fn put_once(mut file: &File, train: &Train<'_>) -> io::Result<()> {
     let mut places = [IoSlice::new(&[]); USUAL_PIECES];
     let result = match train.gather(&mut places, IoSlice::new) {
         Some(pieces) => file.write_vectored(pieces),
         None => put_many(file, train),
     };
-    result.map(drop)
+    match result? {
+        // Without a header, an empty packet does not reach the driver, which would refuse it.
+        0 => Err(io::Error::from_raw_os_error(libc::EINVAL)),
+        _ => Ok(()),
+    }
 }
 
 /// Writes a train of more pieces than [`USUAL_PIECES`], without an allocation too.
@@ -283,22 +360,101 @@ fn put_many(mut file: &File, train: &Train<'_>) -> io::Result<usize> {
     }
 }
 
-/// Returns the number of trains written by the last write, 1 or 0: a train that the device refused is written again,
-/// segmented.
-pub(super) fn settle(result: io::Result<()>, batch: &mut Batch<'_, '_>, name: &str) -> io::Result<usize> {
-    match result {
-        Ok(()) => Ok(1),
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) && batch.narrow() => {
-            notice!(warn, id = "offload", device = name, "the device refused a train; such trains are cut in software");
-            Ok(0)
-        }
-        Err(error) => Err(error),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs::OpenOptions;
+    use std::net::UdpSocket;
+    use std::process::Command;
+    use std::sync::mpsc;
+    use std::thread;
+
+    use super::super::sys;
+    use super::super::tests::{ENDS, PATIENCE, addresses, device, expect_datagrams, tap};
     use super::*;
+    use crate::testing::{self, Fill, bytes};
+
+    /// Builds the datagrams of `len` bytes that carry `data` from behind the device to the kernel's port `target`.
+    fn datagrams(target: u16, data: &[u8], len: usize) -> Vec<Vec<u8>> {
+        let (here, there) = addresses(ENDS[0]);
+        let packet = |part| testing::ip_packet((there, here), 17, 6, &testing::udp(9, target, part), Fill::Good);
+        data.chunks(len).map(packet).collect()
+    }
+
+    #[test]
+    fn a_packet_that_the_device_refuses_costs_no_other() {
+        for offloads in [TunOffloads::All, TunOffloads::None] {
+            let Some(port) = device(offloads) else { return };
+            let mut tun = Tun::new(port, Config::vpn(Key([1, 2])));
+            let socket = UdpSocket::bind("198.18.0.1:0").unwrap();
+            let data = bytes(200, 5);
+            let good = datagrams(socket.local_addr().unwrap().port(), &data, 100);
+            for (refused, bad) in (1..).zip([&[][..], &[0; 20]]) {
+                let writes = tun.write([bad].into_iter().chain(good.iter().map(Vec::as_slice))).unwrap();
+                assert!((1..=2).contains(&writes), "{writes} writes");
+                expect_datagrams(&socket, &data, 100);
+                assert_eq!((tun.drops().of(Drop::Refused), tun.drops().total()), (refused, refused));
+            }
+        }
+    }
+
+    #[test]
+    fn a_device_that_is_down_counts_what_it_loses_and_one_that_is_gone_is_an_error() {
+        let Some(port) = device(TunOffloads::All) else { return };
+        let mut tun = Tun::new(port, Config::vpn(Key([1, 2])));
+        let packets = datagrams(7, &bytes(300, 5), 100);
+        let packets = || packets.iter().map(Vec::as_slice);
+        testing::ip("link set sg0 down");
+        assert_eq!(tun.write(packets()).unwrap(), 0);
+        assert_eq!((tun.drops().of(Drop::DeviceDown), tun.drops().total()), (3, 3));
+        testing::ip("link del sg0");
+        assert_eq!(tun.write(packets()).unwrap_err().raw_os_error(), Some(libc::EBADFD));
+        assert_eq!(tun.drops().total(), 3);
+    }
+
+    #[test]
+    fn a_descriptor_that_blocks_does_not_after_it_was_taken_over() {
+        let Some(port) = device(TunOffloads::All) else { return };
+        drop(port);
+        let file = OpenOptions::new().read(true).write(true).open("/dev/net/tun").unwrap();
+        sys::attach(file.as_fd(), "sg1", sys::IFF_TUN | sys::IFF_NO_PI | sys::IFF_VNET_HDR).unwrap();
+        let mut tun = Tun::new(TunPort::from_fd(file.into(), TunOffloads::All).unwrap(), Config::vpn(Key([1, 2])));
+        let (say, hear) = mpsc::channel();
+        // Down since it exists, so that the kernel has sent nothing.
+        thread::spawn(move || say.send(tun.read().map(|packets| packets.len()).map_err(|error| error.kind())));
+        let read = hear.recv_timeout(PATIENCE).expect("a read that ends");
+        assert_eq!(read, Err(io::ErrorKind::WouldBlock));
+    }
+
+    #[test]
+    fn a_full_device_wakes_an_edge_triggered_wait() {
+        let Some(port) = tap(TunOffloads::All) else { return };
+        // What is written waits in the slow queue of another interface, and is the device's as long.
+        testing::ip("link add br0 type bridge");
+        testing::ip("link add va type veth peer name vb");
+        for name in ["br0", "va", "vb"] {
+            testing::ip(&format!("link set {name} up"));
+        }
+        testing::ip("link set tp0 master br0");
+        testing::ip("link set va master br0");
+        let mut tc = Command::new("tc");
+        tc.args("qdisc add dev va root tbf rate 200kbit burst 2000 latency 60s".split(' '));
+        if !tc.status().is_ok_and(|status| status.success()) {
+            return segue_lab::skip_this_test("this kernel has no token bucket filter");
+        }
+        let mut bridge = Command::new("bridge");
+        bridge.args("fdb add 02:00:00:00:00:07 dev va master static".split(' '));
+        assert!(bridge.status().unwrap().success());
+        testing::set_send_buffer(port.fd(), 20_000).unwrap();
+        let mut tun = Tun::new(port, Config::vpn(Key([1, 2])));
+        let edges = testing::watch_writable(tun.as_fd()).unwrap();
+        assert!(testing::next_edge(edges.as_fd(), PATIENCE).unwrap(), "it has room at first");
+        let mut frame = [0; 1400];
+        frame[..14].copy_from_slice(&[2, 0, 0, 0, 0, 7, 2, 0, 0, 0, 0, 9, 0x88, 0xb5]);
+        let error = (0..1000).find_map(|_| tun.write([&frame[..]]).err()).expect("it is full once");
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        assert!(testing::next_edge(edges.as_fd(), PATIENCE).unwrap(), "it has room again");
+        assert_eq!((tun.write([&frame[..]]).unwrap(), tun.drops().total()), (1, 0));
+    }
 
     #[test]
     fn a_device_and_its_directions_are_for_any_thread() {

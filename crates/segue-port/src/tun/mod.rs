@@ -33,12 +33,12 @@ pub use device::{Tun, TunReader, TunWriter};
 pub use runtime::{AsyncTunReader, AsyncTunWriter};
 
 use crate::batch::{RxBatch, TxBatch};
-use crate::failures::ReadFailures;
+use crate::failures::{ReadFailures, lost_by_device};
 use crate::link::{LinkState, LinkWatch};
 use crate::messages::SendScratch;
 use crate::page::{HEADER_AREA, Scatter};
 use crate::port::{Counters, Drop, Fallback, MOST_BYTES, OffloadState, Polled, Port, Sent};
-use crate::sys::MAX_IOV;
+use crate::sys::{MAX_IOV, set_nonblocking};
 use crate::vnet;
 
 /// Largest number of datagrams of a UDP train that is written: every kernel with USO accepts as many.
@@ -247,7 +247,8 @@ impl TunPort {
         TunPort::attached(file, name, flags, config.offloads, form)
     }
 
-    /// Takes over a descriptor that is already attached to a TUN or TAP device without packet information.
+    /// Takes over a descriptor that is already attached to a TUN or TAP device without packet information, and makes it
+    /// and its duplicates non-blocking.
     ///
     /// ```no_run
     /// use std::os::fd::OwnedFd;
@@ -267,6 +268,7 @@ impl TunPort {
         if flags & sys::IFF_NO_PI == 0 || flags & (sys::IFF_TUN | sys::IFF_TAP) == 0 {
             return Err(OpenError::Name(name));
         }
+        set_nonblocking(fd.as_fd()).map_err(|error| OpenError::Call("F_SETFL", error))?;
         // The form is the device's, not the descriptor's: the process that the descriptor is from may still use it.
         let current = sys::header_len(fd.as_fd()).map_err(|error| OpenError::Call("TUNGETVNETHDRSZ", error));
         let is_tunnel = flags & sys::IFF_TAP != 0 && current? == Form::Tunnel.len() as i32;
@@ -600,22 +602,18 @@ impl Port for TunPort {
                     batch.sent_of(entry, 1);
                     continue;
                 };
-                let reason = match error.raw_os_error() {
+                match error.raw_os_error() {
                     Some(libc::EAGAIN | libc::EINTR) => {
                         self.counters.blocked += 1;
                         return Ok(Sent::Blocked);
                     }
-                    // To wait would be a spin: the device stays writable.
-                    Some(libc::ENOBUFS) => Drop::QueueFull,
-                    Some(libc::ENOMEM) => Drop::NoMemory,
-                    Some(libc::EIO | libc::ENETDOWN) => Drop::DeviceDown,
-                    Some(libc::EBADFD | libc::ENODEV | libc::EBADF) => return Err(error),
                     Some(libc::EINVAL) if gso.is_some() => {
                         self.narrow(gso.map_or(GsoKind::Tcp, |gso| gso.kind), is_tunnel);
                         return Ok(Sent::Narrowed);
                     }
-                    _ => Drop::Refused,
-                };
+                    _ => {}
+                }
+                let Some(reason) = lost_by_device(&error) else { return Err(error) };
                 self.counters.drops.add_many(reason, segments as u64);
                 batch.sent_of(entry, 1);
             }

@@ -6,11 +6,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use segue::easy::{Joiner, Packets};
+use segue::reason::Counts;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::Tun;
-use super::device::{Inward, Outward, put, settle};
+use super::device::{Inward, Outward, put};
+use crate::port::Drop;
 
 /// The reading half of a [`Tun`], from the device to a task; see [`Tun::into_async`].
 #[derive(Debug)]
@@ -60,18 +62,23 @@ impl AsyncTunWriter {
     /// As for [`Tun::write`], but for [`io::ErrorKind::WouldBlock`].
     pub async fn write<'b>(&mut self, packets: impl IntoIterator<Item = &'b [u8]>) -> io::Result<usize> {
         let AsyncTunWriter { file, inward } = self;
-        let (name, mut batch) = inward.batch(packets);
-        let mut writes = 0;
-        while let Some(train) = batch.pop() {
+        let mut writes = inward.begin(packets);
+        while let Some(train) = writes.batch.pop() {
+            let segments = train.segments();
             let result = file.async_io(Interest::WRITABLE, |file| put(file, &train)).await;
-            writes += settle(result, &mut batch, name)?;
+            writes.settle(segments, result)?;
         }
-        Ok(writes)
+        Ok(writes.done)
     }
 
     /// Returns the joiner, for its counters and its limits.
     pub fn joiner(&mut self) -> &mut Joiner {
         &mut self.inward.joiner
+    }
+
+    /// Returns the numbers of packets that the device did not take, by reason, as [`Tun::drops`] does.
+    pub fn drops(&self) -> &Counts<Drop> {
+        &self.inward.drops
     }
 }
 

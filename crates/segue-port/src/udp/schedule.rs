@@ -41,4 +41,6 @@ pub(super) struct Schedule {
     /// Smallest datagram length at which UDP_SEGMENT (but not a plain send) failed for its size, and the number of runs
     /// for which UDP_SEGMENT is not retried.
     pub(super) oversize: Option<(usize, u32)>,
+    /// Number of sends that may still be repeated for the errors of earlier datagrams, beside one repeat of each run.
+    pub(super) patience: u32,
 }

@@ -24,6 +24,11 @@ const MAX_PAYLOAD: [usize; 2] = [65_507, 65_527];
 /// Number of runs sent datagram by datagram after one of their length was too long, before UDP_SEGMENT is retried.
 const OVERSIZE_RUNS: u32 = 1024;
 
+/// Number of sends that are repeated in a row for the errors of earlier datagrams: the socket reports the next one with
+/// each that is read from its error queue (`sock_dequeue_err_skb`). From then on, until one succeeds or the call ends,
+/// each run is repeated only once, because all may fail for the same reason, such as a missing route.
+const PATIENCE: u32 = 8;
+
 /// Time after which UDP_SEGMENT is retried: the interface may have regained its checksum offload. A refusal costs one
 /// system call and loses nothing.
 const RETRY: Duration = Duration::from_secs(1);
@@ -38,6 +43,7 @@ enum Outcome {
 impl UdpPort {
     pub(super) fn transmit_runs(&mut self, batch: &mut TxBatch) -> io::Result<Sent> {
         let mut schedule = std::mem::take(&mut self.schedule);
+        schedule.patience = PATIENCE;
         let sent = loop {
             self.make_schedule(&mut schedule, batch);
             match self.send_schedule(&mut schedule, batch) {
@@ -232,16 +238,11 @@ impl UdpPort {
         if run.to - run.from == 1 {
             return self.retry_single(schedule, run, error, batch);
         }
-        if is_pending(&error) && error.raw_os_error() != Some(libc::EMSGSIZE) {
-            match self.try_run(schedule, run, batch) {
-                Outcome::Sent => {
-                    self.counters.fallbacks.add(Fallback::PendingError);
-                    return Ok(Sent::All);
-                }
-                Outcome::Blocked => return Ok(Sent::Blocked),
-                Outcome::Failed(_) => {}
-            }
-        }
+        let error = match self.send_again(schedule, run, error, batch) {
+            Outcome::Sent => return Ok(Sent::All),
+            Outcome::Blocked => return Ok(Sent::Blocked),
+            Outcome::Failed(error) => error,
+        };
         let sent_before = self.counters.tx.segments;
         let mut result = Sent::All;
         for index in run.from..run.to {
@@ -287,22 +288,16 @@ impl UdpPort {
     /// Retries a datagram whose send failed if the error may belong to an earlier one; otherwise drops and counts it.
     fn retry_single(
         &mut self,
-        schedule: &Schedule,
+        schedule: &mut Schedule,
         run: Run,
         error: io::Error,
         batch: &mut TxBatch,
     ) -> io::Result<Sent> {
-        let mut error = error;
-        if is_pending(&error) {
-            match self.try_run(schedule, run, batch) {
-                Outcome::Sent => {
-                    self.counters.fallbacks.add(Fallback::PendingError);
-                    return Ok(Sent::All);
-                }
-                Outcome::Blocked => return Ok(Sent::Blocked),
-                Outcome::Failed(again) => error = again,
-            }
-        }
+        let error = match self.send_again(schedule, run, error, batch) {
+            Outcome::Sent => return Ok(Sent::All),
+            Outcome::Blocked => return Ok(Sent::Blocked),
+            Outcome::Failed(error) => error,
+        };
         let reason = match error.raw_os_error() {
             Some(libc::ENOBUFS | libc::ENOMEM) => lost_by_kernel(&error).unwrap_or(Drop::QueueFull),
             Some(libc::EMSGSIZE) => Drop::TooBig,
@@ -321,6 +316,25 @@ impl UdpPort {
         self.counters.drops.add(reason);
         batch.sent_of(schedule.units[run.from].0 as usize, 1);
         Ok(Sent::All)
+    }
+
+    /// Sends one run again while its error may be that of an earlier datagram, to another peer too: EMSGSIZE of a train
+    /// may say that another path takes less. Returns the last error, at once for one of another kind.
+    fn send_again(&mut self, schedule: &mut Schedule, run: Run, error: io::Error, batch: &mut TxBatch) -> Outcome {
+        let mut outcome = Outcome::Failed(error);
+        for repeat in 0.. {
+            match &outcome {
+                Outcome::Failed(error) if is_pending(error) && (repeat == 0 || schedule.patience > 0) => {}
+                _ => break,
+            }
+            schedule.patience = schedule.patience.saturating_sub(1);
+            outcome = self.try_run(schedule, run, batch);
+            if let Outcome::Sent = outcome {
+                self.counters.fallbacks.add(Fallback::PendingError);
+                schedule.patience = PATIENCE;
+            }
+        }
+        outcome
     }
 
     /// Sends one run in a separate call.

@@ -12,6 +12,8 @@ use crate::page::{Page, PagePool};
 use crate::port::{Drop, Fallback, OffloadState, Polled, Port, Sent};
 use crate::testing::{self, bytes};
 
+mod pending;
+
 const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
 /// Number of bytes before a packet in place of the outer IP and UDP headers, which are never sent.

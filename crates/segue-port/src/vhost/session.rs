@@ -11,8 +11,9 @@ use super::memory::{MOST_REGIONS, Memory};
 use super::message::{self, Message, QueueState, Request};
 use super::reasons::Stop;
 use super::ring::{Addresses, Flow, Ring, RingFeatures};
-use super::sys::{self, Events};
+use super::sys::Events;
 use crate::batch::TxUnit;
+use crate::sys::set_nonblocking;
 
 /// Largest frame of a guest and for it, bytes: the largest IP packet after an Ethernet header (virtio 1.2, section
 /// 5.1.6.3.1, which has 65,562 with a header of 12 bytes).
@@ -139,7 +140,7 @@ impl Session {
             Request::Call(queue, fd) => {
                 let ring = self.ring(queue)?;
                 if let Some(fd) = &fd {
-                    sys::set_nonblocking(fd.as_fd()).map_err(|_| Stop::QueueKick)?;
+                    set_nonblocking(fd.as_fd()).map_err(|_| Stop::QueueKick)?;
                 }
                 ring.set_call(fd);
             }

@@ -135,14 +135,6 @@ pub(super) fn memory_fs(fd: BorrowedFd<'_>) -> io::Result<Option<MemoryFs>> {
     })
 }
 
-/// Makes a descriptor that came from another process non-blocking.
-pub(super) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: no pointers.
-    let flags = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) })?;
-    // SAFETY: no pointers.
-    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) }).map(drop)
-}
-
 /// Adds 1 to an event counter (eventfd(2)), which wakes its reader. A counter that is full wakes its reader anyway, and
 /// is left as it is: its owner may have made it block. A descriptor of another kind changes nothing here.
 ///
