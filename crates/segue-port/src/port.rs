@@ -328,13 +328,13 @@ segue::reasons! {
         Empty = "empty": "A datagram without payload.",
         RemcsumNoOuterCsum = "remcsum_no_outer_csum": "A datagram with the remote checksum option and no outer UDP checksum.",
         SocketOverflow = "socket_overflow": "Dropped by the kernel at the receiving socket: it was full or, rarely, an outer checksum was wrong.",
-        RingStopped = "ring_stopped": "Dropped by the kernel, which had stopped filling the receive ring, since its virtio-net header cannot describe a train that came.",
         DeviceDown = "device_down": "The device was down.",
         TooBig = "too_big": "Larger than the path takes, and not to be fragmented.",
         Unreachable = "unreachable": "No route, or the network or host is reported unreachable.",
         Denied = "denied": "Refused by a local filter or policy.",
         Refused = "refused": "The kernel refused it in plain form.",
         NoOuter = "no_outer": "A packet without outer headers at a datagram port.",
+        RingStopped = "ring_stopped": "Dropped by the kernel, which had stopped filling the receive ring, since its virtio-net header cannot describe a train that came.",
     }
 }
 
