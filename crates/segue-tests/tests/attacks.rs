@@ -2,9 +2,10 @@
 //! hosts around the program meet them. Each fails on the program of that time.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::Path;
+use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -235,19 +236,9 @@ impl Joined {
             skip(name, "no third host could be made");
             return None;
         };
-        for (host, port, peer) in [(&ground.a, "in", Peer::A), (&ground.b, "out", Peer::B)] {
-            ip(host, &format!("link add eth0 type veth peer name {port} netns {}", between.net_path()));
-            ip(&between, &format!("link set {port} addrgenmode none"));
-            for (host, device) in [(host, "eth0"), (&between, port)] {
-                host.run("ethtool", &["-K", device, "tso", "off", "gso", "off", "tx", "off", "gro", "off"]).unwrap();
-                ip(host, &format!("link set {device} up"));
-            }
-            ip(host, &format!("addr add {} dev eth0", peer.prefix(0, V4)));
-        }
-        let mut command = between.command(&ground.program);
-        command.args(["gateway", "in", "out", "--name", GATEWAY, "-j"]).args(options);
-        let mut process = Process::spawn(command, b"").expect("segue starts");
-        process.wait_for_line("\"event\":\"up\"", PATIENCE).unwrap_or_else(|error| panic!("{error}"));
+        plug(&between, (&ground.a, Peer::A), "in");
+        plug(&between, (&ground.b, Peer::B), "out");
+        let process = gateway(&ground, &between, options);
         Some(Joined { _process: process, ground, between })
     }
 
@@ -259,6 +250,26 @@ impl Joined {
     fn stat(&self) -> Stat {
         Stat::read(&self.between, &self.ground.program, GATEWAY)
     }
+}
+
+/// Joins a host to the gateway's `port` like cards without offloads.
+fn plug(between: &Host, (host, peer): (&Host, Peer), port: &str) {
+    ip(host, &format!("link add eth0 type veth peer name {port} netns {}", between.net_path()));
+    ip(between, &format!("link set {port} addrgenmode none"));
+    for (host, device) in [(host, "eth0"), (between, port)] {
+        host.run("ethtool", &["-K", device, "tso", "off", "gso", "off", "tx", "off", "gro", "off"]).unwrap();
+        ip(host, &format!("link set {device} up"));
+    }
+    ip(host, &format!("addr add {} dev eth0", peer.prefix(0, V4)));
+}
+
+/// Starts the gateway between its interfaces `in` and `out`.
+fn gateway(ground: &Ground, between: &Host, options: &[&str]) -> Process {
+    let mut command = between.command(&ground.program);
+    command.args(["gateway", "in", "out", "--name", GATEWAY, "-j"]).args(options);
+    let mut process = Process::spawn(command, b"").expect("segue starts");
+    process.wait_for_line("\"event\":\"up\"", PATIENCE).unwrap_or_else(|error| panic!("{error}"));
+    process
 }
 
 /// Returns the number of frames that a host has received over its link.
@@ -427,5 +438,76 @@ fn messages_with_several_descriptors_leave_none_open_in_the_service() {
     while open() > before + MESSAGES {
         assert!(begin.elapsed() < PATIENCE, "{before} descriptors were open, and now {}", open());
         thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// The guest's end of the TAP device `in`: it writes each line of its input, in hexadecimal, as a packet behind a
+/// virtio-net header of ten bytes.
+const GUEST: &str = r#"
+import fcntl, os, struct, sys
+device = os.open("/dev/net/tun", os.O_RDWR)
+fcntl.ioctl(device, 0x400454ca, struct.pack("16sH22x", b"in", 0x5002))
+print("open", flush=True)
+for line in sys.stdin:
+    os.write(device, bytes.fromhex(line))
+"#;
+
+/// A process that is the guest behind a TAP device.
+struct Guest(Child);
+
+impl Guest {
+    fn new(between: &Host) -> Guest {
+        let mut command = between.command("python3");
+        let mut child = command.args(["-c", GUEST]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "open\n");
+        Guest(child)
+    }
+
+    /// Sends a datagram of `len` bytes behind a virtio-net header.
+    fn send(&mut self, header: &[u8; 10], len: usize) {
+        let datagram = [&[0, 5, 0, 6][..], &((8 + len) as u16).to_be_bytes(), &vec![0; 2 + len]].concat();
+        let packet = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 7, 8, 0], &ipv4(17, [CLIENT, SERVER], &datagram)].concat();
+        let line: String = header.iter().chain(&packet).map(|byte| format!("{byte:02x}")).collect();
+        writeln!(self.0.stdin.as_ref().unwrap(), "{line}").unwrap();
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Tests that a train of a guest that the kernel takes and no receive ring can describe, UDP as fragments, ends neither
+/// the gateway nor the reception from that guest.
+#[test]
+fn a_train_that_no_receive_ring_can_describe_stops_a_gateway_for_a_moment_only() {
+    // One with a partial checksum, to be cut into fragments of 1400 bytes.
+    let mut train = [1, 3, 42, 0, 0, 0, 34, 0, 6, 0];
+    train[4..6].copy_from_slice(&1400_u16.to_ne_bytes());
+    for options in [&[][..], &["--workers", "2"]] {
+        let Some(ground) = Ground::apart(test_name!(), &["python3"]) else { return };
+        let Ok(between) = Host::new("between") else { return skip(test_name!(), "no third host could be made") };
+        let mut guest = Guest::new(&between);
+        ip(&between, "link set in addrgenmode none");
+        ip(&between, "link set in up");
+        plug(&between, (&ground.b, Peer::B), "out");
+        let mut process = gateway(&ground, &between, options);
+        for is_stopped in [false, true] {
+            if is_stopped {
+                guest.send(&train, 3000);
+            }
+            let (before, begin) = (frames_received(&ground.b), Instant::now());
+            while frames_received(&ground.b) < before + 20 {
+                assert!(begin.elapsed() < PATIENCE && process.ended().is_none(), "{}", process.last_words());
+                guest.send(&[0; 10], 100);
+                thread::sleep(Duration::from_millis(10));
+            }
+            let stat = Stat::read(&between, &ground.program, GATEWAY);
+            assert_eq!(stat.dropped("ring_stopped") > 0, is_stopped, "{:?}", stat.drops());
+        }
     }
 }

@@ -132,6 +132,11 @@ impl RingShape {
         RingShape { blocks, block_len, slot_len }
     }
 
+    /// Returns the number of slots.
+    pub(super) fn slots(&self) -> usize {
+        self.blocks * (self.block_len / self.slot_len)
+    }
+
     /// Creates the receive ring of a socket with these dimensions.
     pub(super) fn make(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         let narrow = |len: usize| u32::try_from(len).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL));

@@ -109,21 +109,16 @@ struct Frame {
     vnet: VirtioNet,
 }
 
-impl PacketSocket {
-    /// Maps the ring and makes the port.
-    ///
-    /// # Errors
-    /// Where the ring cannot be mapped.
-    pub fn map(self) -> Result<PacketPort, OpenError> {
-        let PacketSocket { fd, name, trains, shape, limits, watch, timer, events } = self;
-        let RingShape { blocks, block_len, slot_len } = shape;
-        let slots =
-            Memory::map(fd.as_fd(), blocks, block_len, slot_len).map_err(|error| OpenError::Call("mmap", error))?;
-        Ok(PacketPort {
+impl From<PacketSocket> for PacketPort {
+    /// Makes the port, which maps the ring when it first receives. A process that was forked before has no mapping of
+    /// it, which would keep the kernel from replacing the ring.
+    fn from(socket: PacketSocket) -> PacketPort {
+        let PacketSocket { fd, name, trains, shape, limits, watch, timer, events } = socket;
+        PacketPort {
             fd,
             name,
             trains,
-            ring: RingPages::new(slots),
+            ring: RingPages::new(Vec::new()),
             limits,
             counters: Counters::default(),
             scatter: Scatter::default(),
@@ -138,17 +133,30 @@ impl PacketSocket {
             empty: 0,
             #[cfg(test)]
             refuse_trains: None,
-        })
+        }
+    }
+}
+
+impl PacketSocket {
+    /// Maps the ring and makes the port.
+    ///
+    /// # Errors
+    /// Where the ring cannot be mapped.
+    pub fn map(self) -> Result<PacketPort, OpenError> {
+        let mut port = PacketPort::from(self);
+        port.map_ring().map_err(|error| OpenError::Call("mmap", error))?;
+        Ok(port)
     }
 }
 
 impl PacketPort {
-    /// Opens an interface for packets. It need not be up.
+    /// Opens an interface for packets. It need not be up. The receive ring is mapped by the first
+    /// [`receive`](Port::receive).
     ///
     /// # Errors
     /// See [`OpenError`].
     pub fn open(config: &PacketConfig) -> Result<PacketPort, OpenError> {
-        PacketSocket::open(config, None)?.map()
+        PacketSocket::open(config, None).map(PacketPort::from)
     }
 
     /// Returns the interface's name.
@@ -158,7 +166,16 @@ impl PacketPort {
 
     /// Returns the number of frames of the interface's MTU that the ring holds.
     pub fn ring_frames(&self) -> usize {
-        self.ring.len()
+        self.shape.slots()
+    }
+
+    /// Maps the ring, if it is not mapped.
+    fn map_ring(&mut self) -> io::Result<()> {
+        if self.ring.len() == 0 {
+            let RingShape { blocks, block_len, slot_len } = self.shape;
+            self.ring = RingPages::new(Memory::map(self.fd.as_fd(), blocks, block_len, slot_len)?);
+        }
+        Ok(())
     }
 
     /// Takes one frame from the ring. `None` where the ring is empty. The frame is appended to the batch, unless one
@@ -259,6 +276,9 @@ impl PacketPort {
     /// # Errors
     /// Where no other ring can be made.
     fn check_ring(&mut self) -> io::Result<()> {
+        if self.ring.len() == 0 {
+            return Ok(());
+        }
         let dropped = sys::take_drops(self.fd.as_fd()).unwrap_or(0);
         let is_empty = self.ring.is_empty();
         // A ring that was empty at both looks, and of which nothing was taken in between, has dropped nothing.
@@ -270,11 +290,13 @@ impl PacketPort {
                 interface = self.name,
                 "the kernel stopped filling the receive ring; it is replaced"
             );
-            // No page is referenced, so that the memory is unmapped.
+            // No page is referenced, so that the memory is unmapped. Where another process has a mapping too, the old
+            // ring stays, and the next look tries again.
             self.ring = RingPages::new(Vec::new());
-            self.shape.make_again(self.fd.as_fd())?;
-            let RingShape { blocks, block_len, slot_len } = self.shape;
-            self.ring = RingPages::new(Memory::map(self.fd.as_fd(), blocks, block_len, slot_len)?);
+            match self.shape.make_again(self.fd.as_fd()) {
+                Err(error) if error.raw_os_error() != Some(libc::EBUSY) => return Err(error),
+                _ => self.map_ring()?,
+            }
         } else {
             self.counters.drops.add_many(Drop::SocketOverflow, u64::from(dropped));
         }
@@ -369,6 +391,7 @@ impl Port for PacketPort {
     }
 
     fn receive(&mut self, into: &mut RxBatch, budget: usize) -> io::Result<Polled> {
+        self.map_ring()?;
         let mut polled = Polled::More;
         for read in 0..budget {
             // Whether a frame needs it is known only when its slot has been taken.

@@ -282,7 +282,8 @@ fn interface(end: &Endpoint, plan: &Plan, out: &dyn Report) -> Result<OpenedEndp
         return Ok((Box::new(PacketPort::open(&config).map_err(failed)?), Vec::new()));
     }
     let mut sockets = PacketSocket::open_spread(&config, plan.workers).map_err(failed)?;
-    let first = sockets.remove(0).map().map_err(failed)?;
+    // Its ring is mapped in the process that moves packets, by the first receive.
+    let first = PacketPort::from(sockets.remove(0));
     let pack = |socket: PacketSocket| -> Packed {
         Box::new(move || {
             let name = socket.name().to_owned();
