@@ -26,7 +26,7 @@ use segue_control::model::{Complaint, Instance};
 use segue_control::peers::{self, Changes, Listed};
 use segue_control::protocol::Fault;
 use segue_datapath::router::FeedSender;
-use segue_host::netlink::Netlink;
+use segue_host::netlink::{Netlink, changes};
 use segue_host::signals::{SignalAction, Signals};
 use segue_host::sys::{self, Want};
 
@@ -163,8 +163,10 @@ pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc
     drop(succession);
     // The process that moves packets has no use for a connection that was opened to change the system.
     drop(netlink);
-    let follower = fastpath.as_ref().filter(|fastpath| fastpath.is_loaded()).map(|_| Netlink::open()).transpose();
-    let follower = follower.map_err(|error| {
+    // In the sandbox no socket can be opened.
+    let connections = || Ok((Netlink::open()?, changes::Changes::of_routes()?));
+    let follower = fastpath.as_ref().filter(|fastpath| fastpath.is_loaded()).map(|_| connections()).transpose();
+    let follower = follower.map_err(|error: io::Error| {
         Error::system("cannot follow the routes of the tunnels", &error, "segue doctor").why("no rtnetlink socket")
     })?;
     let allowed = sandbox::Allowed { ioctls: daemon.ioctls(), maps: follower.is_some(), accepts: false, families: &[] };
@@ -214,7 +216,7 @@ pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc
         vitals: vitals.clone(),
     };
     let _follower = match (&fastpath, follower) {
-        (Some(fastpath), Some(netlink)) => fastpath.follow(netlink, vitals.clone()).map_err(|error| {
+        (Some(fastpath), Some(connections)) => fastpath.follow(connections, vitals.clone()).map_err(|error| {
             Error::system("cannot follow the routes of the tunnels", &error, "segue doctor").why("no thread started")
         })?,
         _ => None,

@@ -287,19 +287,20 @@ impl Fastpath {
         state.settle();
     }
 
-    /// Starts the thread that follows routes and obstacles, where the path is loaded. `vitals` takes its heartbeat.
+    /// Starts the thread that follows routes and obstacles, where the path is loaded, by connections that were opened
+    /// outside of the sandbox. `vitals` takes its heartbeat.
     ///
     /// # Errors
     /// The system's, if the thread cannot be started.
-    pub fn follow(&self, netlink: Netlink, vitals: Vitals) -> io::Result<Option<Follower>> {
+    pub fn follow(&self, connections: (Netlink, Changes), vitals: Vitals) -> io::Result<Option<Follower>> {
         if !self.is_loaded() {
             return Ok(None);
         }
         let (stop, stopped) = mpsc::sync_channel::<()>(0);
         let path = self.clone();
-        let mut schedule = LookupSchedule::new(Changes::of_routes().ok());
+        let (mut netlink, changes) = connections;
+        let mut schedule = LookupSchedule::new(Some(changes));
         let thread = started::spawn("fastpath", move || {
-            let mut netlink = netlink;
             let mut tick = 0_u32;
             while stopped.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
                 vitals.beat(Thread::Fastpath);
