@@ -22,6 +22,8 @@ impl<T: Transport> Driver<T> {
         self.let_go();
         self.statistics.stop();
         self.tx.lose(&mut self.numbers);
+        self.halted_since = None;
+        self.link_failures = 0;
         self.next_lookup = Some(self.chip.usb.now().after(LOOKUP_INTERVAL));
         self.stranger = None;
         self.set_link(LinkState::default());

@@ -160,6 +160,7 @@ impl<T: Transport> Driver<T> {
         }
         self.forget_received();
         self.tx.lose(&mut self.numbers);
+        self.halted_since = None;
         self.statistics.stop();
         self.set_link(super::LinkState::default());
         stopped
