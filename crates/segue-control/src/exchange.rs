@@ -15,13 +15,16 @@ use crate::protocol::ANSWER_LEN;
 
 /// Largest number of sockets that are asked at the same time.
 const TOGETHER: usize = 64;
+/// Pause before another attempt to connect to a socket whose queue is full, which is so for a moment where many ask.
+const AGAIN: Duration = Duration::from_millis(20);
 
 /// A request to the socket `path`, and the part of the answer that has arrived.
 struct Exchange<'a> {
     /// Index of the socket in the caller's list.
     index: usize,
     path: &'a Path,
-    stream: UnixStream,
+    /// The connection; `None` as long as the socket's queue is full.
+    stream: Option<UnixStream>,
     unsent: &'a [u8],
     answer: Vec<u8>,
     until: Instant,
@@ -33,15 +36,22 @@ impl Exchange<'_> {
         if self.unsent.is_empty() { Want::Read } else { Want::Write }
     }
 
-    /// Sends or reads what is possible without a wait. Returns whether the answer has ended.
+    /// Connects, sends or reads what is possible without a wait. Returns whether the answer has ended.
     fn step(&mut self) -> io::Result<bool> {
+        let Some(stream) = &mut self.stream else {
+            self.stream = match sys::connect_path(self.path) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < self.until => None,
+                connected => Some(connected?),
+            };
+            return Ok(false);
+        };
         if !self.unsent.is_empty() {
-            let sent = self.stream.write(self.unsent)?;
+            let sent = stream.write(self.unsent)?;
             self.unsent = self.unsent.get(sent..).unwrap_or_default();
             return Ok(false);
         }
         let room = ANSWER_LEN - self.answer.len();
-        (&self.stream).take(room as u64).read_to_end(&mut self.answer)?;
+        (&*stream).take(room as u64).read_to_end(&mut self.answer)?;
         Ok(true)
     }
 
@@ -52,6 +62,8 @@ impl Exchange<'_> {
                 Some(Err(io::Error::from_raw_os_error(silence(self.path, sys::euid()))))
             }
             Ok(true) => Some(Ok(std::mem::take(&mut self.answer))),
+            // No connection was possible in all the time.
+            Err(error) if self.stream.is_none() => Some(Err(error)),
             Err(error) if !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
                 Some(Err(error))
             }
@@ -64,7 +76,7 @@ impl Exchange<'_> {
 ///
 /// # Errors
 /// [`io::ErrorKind::TimedOut`] where the answer is not complete by then, [`io::ErrorKind::WouldBlock`] where the queue
-/// of the socket is full.
+/// of the socket was full in all that time.
 pub(crate) fn talk(path: &Path, line: &str, longest: Duration) -> io::Result<Vec<u8>> {
     talk_to_all(&[path], line, longest).pop().unwrap_or_else(|| Err(io::ErrorKind::NotFound.into()))
 }
@@ -82,20 +94,22 @@ pub(crate) fn talk_to_all(paths: &[&Path], line: &str, longest: Duration) -> Vec
         while open.len() < TOGETHER
             && let Some((index, path)) = waiting.next()
         {
-            match sys::connect_path(path) {
-                Ok(stream) => {
-                    let until = Instant::now() + longest;
-                    open.push(Exchange { index, path, stream, unsent: request.as_bytes(), answer: Vec::new(), until });
-                }
-                Err(error) => outcomes[index] = Err(error),
+            let (unsent, until) = (request.as_bytes(), Instant::now() + longest);
+            let mut made = Exchange { index, path, stream: None, unsent, answer: Vec::new(), until };
+            match made.advance(true) {
+                Some(outcome) => outcomes[index] = outcome,
+                None => open.push(made),
             }
         }
         let Some(until) = open.iter().map(|exchange| exchange.until).min() else { return outcomes };
-        let fds: Vec<_> = open.iter().map(|exchange| (exchange.stream.as_fd(), exchange.want())).collect();
-        let ready = sys::poll(&fds, until.saturating_duration_since(Instant::now())).unwrap_or_default();
+        let pause = if open.iter().all(|exchange| exchange.stream.is_some()) { Duration::MAX } else { AGAIN };
+        let fds = open.iter().filter_map(|exchange| Some((exchange.stream.as_ref()?.as_fd(), exchange.want())));
+        let fds: Vec<_> = fds.collect();
+        let left = until.saturating_duration_since(Instant::now()).min(pause);
+        let ready = sys::poll(&fds, left).unwrap_or_default();
         drop(fds);
         let mut ready = ready.into_iter();
-        open.retain_mut(|exchange| match exchange.advance(ready.next() == Some(true)) {
+        open.retain_mut(|exchange| match exchange.advance(exchange.stream.is_none() || ready.next() == Some(true)) {
             Some(outcome) => {
                 outcomes[exchange.index] = outcome;
                 false
@@ -173,7 +187,7 @@ mod tests {
         let mute = folder.0.join("mute");
         let _mute = UnixListener::bind(&mute).unwrap();
         let paths = [&*slow, &*mute, &*folder.0.join("none"), &*quick];
-        let outcomes = talk_to_all(&paths, "request", Duration::from_secs(2));
+        let outcomes = talk_to_all(&paths, "request", Duration::from_secs(10));
         let kinds: Vec<_> = outcomes.iter().map(|outcome| outcome.as_ref().map_err(io::Error::kind)).collect();
         assert_eq!(kinds[..2], [Err(io::ErrorKind::TimedOut); 2]);
         assert_eq!(kinds[2], Err(io::ErrorKind::NotFound));
