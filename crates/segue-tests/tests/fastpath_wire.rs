@@ -26,6 +26,14 @@ struct Judged {
     others: usize,
 }
 
+/// The ports among those that the kernel gives sockets (32768 to 60999) that tshark takes for some protocol's UDP. Not
+/// the whole range: the source ports of tunnels are in it too.
+#[rustfmt::skip]
+const CLAIMED: [u16; 31] = [
+    34962, 34980, 37008, 41170, 44818, 45564, 47000, 47808, 49999, 54328, 56000, 56001, 56500, 56501, 57000, 57001,
+    57032, 57033, 57500, 57501, 57532, 57533, 59000, 59001, 59032, 59033, 59500, 59501, 59532, 59533, 60001,
+];
+
 /// Checks every layer of packets after `link` bytes by tshark: each present checksum is right, the outermost length is
 /// the frame's, and the next one is `overhead` bytes less. `inside` is what the tunnel's port carries.
 fn judge(path: &Path, link: usize, overhead: usize, inside: &str, what: &str) -> Judged {
@@ -46,6 +54,7 @@ fn judge(path: &Path, link: usize, overhead: usize, inside: &str, what: &str) ->
     command.args(["-n", "-o", "ip.check_checksum:TRUE", "-o", "tcp.check_checksum:TRUE"]);
     // Some port of a connection is that of a protocol whose messages this payload is not.
     command.args(["-d", "tcp.port==1-65535,data", "-d", &format!("udp.port=={},{inside}", Shape::port(NET))]);
+    command.args(CLAIMED.iter().flat_map(|port| ["-d".to_owned(), format!("udp.port=={port},data")]));
     command.args(["-o", "udp.check_checksum:TRUE", "-T", "fields", "-E", "occurrence=a", "-r"]).arg(path);
     command.args(FIELDS.iter().flat_map(|field| ["-e", field]));
     let output = command.output().expect("tshark starts");

@@ -93,7 +93,7 @@ fn the_first_faults_of_a_minute_restart_at_once_and_later_ones_after_growing_pau
 #[test]
 fn what_a_dead_process_left_behind_is_killed() {
     // The first process ends, and another one keeps its output open.
-    let mut instance = instance("sleep 1000 & exit 0");
+    let mut instance = instance("sleep 60 & exit 0");
     let begin = Instant::now();
     while instance.due().is_none() {
         instance.tend();
@@ -178,7 +178,7 @@ fn the_service_manager_hears_that_the_service_is_alive_while_an_instance_does_no
     let manager = UnixDatagram::bind_addr(&address).unwrap();
     manager.set_nonblocking(true).unwrap();
     // Of both instances one after the other, as in a reload.
-    let mut notify = Notify::to(Some(address), Some(Duration::from_millis(500)));
+    let mut notify = Notify::to(Some(address), Some(Duration::from_millis(100)));
     for round in 1..=2 {
         let mut mute = obstinate("exec sleep 1000");
         mute.stop(Duration::from_secs(3), &mut notify, &mut |_| ());
