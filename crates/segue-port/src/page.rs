@@ -275,8 +275,8 @@ impl RingPages {
         is_here(self)
     }
 
-    /// Returns whether the kernel has all slots, and has not filled the next one.
-    pub(crate) fn is_empty(&mut self) -> bool {
+    /// Returns whether the kernel has all slots, and has filled none.
+    pub(crate) fn is_unused(&mut self) -> bool {
         self.reclaim();
         let is_unused = |slot: &Option<Rc<Slab>>| slot.as_ref().is_some_and(|slab| !slab.memory.is_filled());
         self.slots.iter().all(is_unused)

@@ -280,7 +280,7 @@ impl PacketPort {
             return Ok(());
         }
         let dropped = sys::take_drops(self.fd.as_fd()).unwrap_or(0);
-        let is_empty = self.ring.is_empty();
+        let is_empty = self.ring.is_unused();
         // A ring that was empty at both looks, and of which nothing was taken in between, has dropped nothing.
         if dropped > 0 && is_empty && self.taken == Some(0) {
             self.counters.drops.add_many(Drop::RingStopped, u64::from(dropped));
