@@ -178,10 +178,11 @@ fn the_service_manager_hears_that_the_service_is_alive_while_an_instance_does_no
     let manager = UnixDatagram::bind_addr(&address).unwrap();
     manager.set_nonblocking(true).unwrap();
     // Of both instances one after the other, as in a reload.
-    let mut notify = Notify::to(Some(address), Some(Duration::from_millis(100)));
+    let mut notify = Notify::to(Some(address), Some(Duration::from_millis(500)));
     for round in 1..=2 {
         let mut mute = obstinate("exec sleep 1000");
-        mute.stop(Duration::from_secs(3), &mut notify, &mut |_| ());
+        // Eight messages: the kernel queues ten.
+        mute.stop(Duration::from_secs(4), &mut notify, &mut |_| ());
         let mut bytes = [0; 64];
         let messages = std::iter::from_fn(|| manager.recv(&mut bytes).ok().map(|len| bytes[..len] == *b"WATCHDOG=1"));
         let messages: Vec<bool> = messages.collect();
