@@ -13,7 +13,7 @@ use segue_lan78xx::model::{Fault, LinkSpeed, Model, Partner};
 use segue_lan78xx::regs::{self, mii, request, stat};
 use segue_lan78xx::usb::local::{Clock, Local};
 use segue_lan78xx::usb::{self, Done, Lent, Speed, Transfer, Transport};
-use segue_port::{Drop, Port, RxBatch, Sent, TxBatch};
+use segue_port::{Drop, Polled, Port, RxBatch, Sent, TxBatch};
 use support::{Meddled, Meddler, Rig, chip, datagram, load, local, modes, primed, unpadded};
 
 /// A transport that refuses every transfer while it is switched on, and counts them.
@@ -317,6 +317,18 @@ fn a_halted_endpoint_whose_transfers_do_not_come_back_is_no_device_any_more() {
             rx.packets.clear();
         }
         assert!(driver.is_gone() && driver.numbers().halts == 0, "{mode}: {:?}", driver.numbers());
+        // Set down meanwhile, it comes back without any work to do.
+        driver.down().unwrap();
+        driver.on_gone(Box::new(|_| {
+            let clock = Clock::Still(segue::time::Nanos(60_000_000_000));
+            LookupResult::Back(Meddled::new(Local::new(Model::new(chip(Speed::Super)), None, clock), Far::default()))
+        }));
+        for _ in 0..3 {
+            driver.usb().sleep(1_100_000_000);
+            driver.receive(&mut rx, 64).unwrap();
+        }
+        assert!(!driver.is_gone(), "{mode}");
+        assert_eq!(driver.receive(&mut rx, 64).unwrap(), Polled::Idle, "{mode}: it wants to be polled again at once");
     }
 }
 

@@ -91,8 +91,8 @@ pub struct PacketPort {
     timer: File,
     events: OwnedFd,
     shape: RingShape,
-    /// Number of slots taken since the last look at the ring; `None` if the ring was not empty then.
-    taken: Option<u64>,
+    /// Whether the ring was empty at the last look at it, and no slot was taken since.
+    is_quiet: bool,
     /// Number of consecutive empty polls.
     empty: u32,
     #[cfg(test)]
@@ -129,7 +129,7 @@ impl From<PacketSocket> for PacketPort {
             timer,
             events,
             shape,
-            taken: None,
+            is_quiet: false,
             empty: 0,
             #[cfg(test)]
             refuse_trains: None,
@@ -182,7 +182,7 @@ impl PacketPort {
     /// that was read from the queue, whose pages are not frozen yet, is in front of it.
     fn take(&mut self, into: &mut RxBatch) -> Option<()> {
         let mut page = self.ring.claim()?;
-        self.taken = self.taken.map(|taken| taken + 1);
+        self.is_quiet = false;
         let bytes = page.bytes_mut();
         let Some(header) = Header::parse(bytes) else {
             self.counters.drops.add(Drop::VnetShort);
@@ -282,7 +282,7 @@ impl PacketPort {
         let dropped = sys::take_drops(self.fd.as_fd()).unwrap_or(0);
         let is_empty = self.ring.is_unused();
         // A ring that was empty at both looks, and of which nothing was taken in between, has dropped nothing.
-        if dropped > 0 && is_empty && self.taken == Some(0) {
+        if dropped > 0 && is_empty && self.is_quiet {
             self.counters.drops.add_many(Drop::RingStopped, u64::from(dropped));
             notice!(
                 warn,
@@ -300,7 +300,7 @@ impl PacketPort {
         } else {
             self.counters.drops.add_many(Drop::SocketOverflow, u64::from(dropped));
         }
-        self.taken = is_empty.then_some(0);
+        self.is_quiet = is_empty;
         Ok(())
     }
 
