@@ -237,6 +237,56 @@ fn ports_share_by_bytes_and_what_is_flooded_costs_its_source_the_copies() {
 }
 
 #[test]
+fn a_train_of_short_segments_costs_its_source_each_of_them() {
+    in_both_forms(|| {
+        let mut here = bench(&[trains(), trains(), trains(), Limits::NONE], 4096);
+        here.pass(3, BROADCAST, mac(4));
+        // One sends trains that the other port does not take, one large frames.
+        here.wires[0].borrow_mut().train = Some(8);
+        here.give(0, (0..20_000).map(|n| frame(mac(4), mac(1), 1024, n)));
+        here.give(1, (0..20_000).map(|n| frame(mac(4), mac(2), 1400, n)));
+        for _ in 0..40 {
+            assert_eq!(here.round(), Round::More);
+        }
+        let sent = here.sent();
+        let cost = |source: u8| {
+            let frames = sent[3].iter().filter(|frame| frame[11] == source);
+            frames.map(|frame| frame.len() as f64 + 512.0).sum::<f64>()
+        };
+        let (short, large) = (cost(1), cost(2));
+        assert!(sent[3].len() > 1000 && (0.8..1.25).contains(&(short / large)), "{short} {large}");
+        assert!(sent[3].iter().all(|frame| frame[11] == 2 || frame.len() == 62), "trains are cut");
+    });
+}
+
+#[test]
+fn the_segments_of_a_train_count_in_the_budget_of_a_round() {
+    let mut here = bench(&[trains(), trains(), Limits::NONE], 4096);
+    here.pass(2, BROADCAST, mac(3));
+    here.set("net.napi.budget", 64);
+    let give = |here: &Bench, count| {
+        for port in 0..2 {
+            here.wires[port].borrow_mut().train = Some(8);
+            here.give(port, (0..count).map(|n| frame(mac(3), mac(port as u8 + 1), 1024, n)));
+        }
+    };
+    // What a train costs is known from the first one.
+    give(&here, 1);
+    while here.round() == Round::More {}
+    here.sent();
+    give(&here, 100);
+    let mut sources = Vec::new();
+    for _ in 0..4 {
+        here.round();
+        let sent = here.sent();
+        assert_eq!(sent[2].len(), 128, "one train");
+        sources.push(sent[2][0][11]);
+    }
+    sources.sort_unstable();
+    assert_eq!(sources, [1, 1, 2, 2]);
+}
+
+#[test]
 fn flooding_is_limited() {
     let mut here = Bench::default();
     here.set("net.bridge.dev.b.flood_limit", 100);
@@ -283,6 +333,48 @@ fn a_port_that_calls_without_packets_is_left_alone_for_a_while() {
     here.now += 17 * MS;
     here.bridge.round(Nanos(here.now)).unwrap();
     assert_eq!(here.sent()[1].len(), 1);
+}
+
+#[test]
+fn a_port_that_no_poll_set_takes_for_a_moment_comes_back_and_stops_no_other() {
+    let mut here = Bench::default();
+    here.pass(1, BROADCAST, mac(2));
+    for _ in 0..100 {
+        here.now += MS / 10;
+        here.bridge.round(Nanos(here.now)).unwrap();
+    }
+    let pauses = here.count(2, Group::Port, "pauses");
+    assert!(pauses > 0);
+    here.wires[2].borrow_mut().is_unpollable = true;
+    here.give(2, [frame(mac(2), mac(3), 100, 0)]);
+    assert_eq!(here.pass(0, mac(2), mac(1)), [0, 1, 0, 0], "the muted one is not asked");
+    assert_eq!(here.count(2, Group::Port, "pauses"), pauses + 1);
+    assert!(here.bridge.deadline().is_some_and(|due| due.0 <= here.now + 16 * MS));
+    here.wires[2].borrow_mut().is_unpollable = false;
+    here.round();
+    assert_eq!(here.sent()[1], [frame(mac(2), mac(3), 100, 0)]);
+}
+
+#[test]
+fn the_stations_of_a_port_that_stops_while_it_sends_are_forgotten_at_once() {
+    in_both_forms(|| {
+        let mut here = Bench::default();
+        here.set("net.napi.dev.a.weight", 1);
+        // Of a protocol that no train has: GRO holds neither of them.
+        let other = [&mac(2)[..], &mac(1), &[0x88, 0xb5], &[7; 60]].concat();
+        here.pass(1, BROADCAST, mac(2));
+        here.wires[1].borrow_mut().stops = true;
+        here.give(0, [other.clone(), other]);
+        here.round();
+        assert_eq!(here.sent().iter().map(Vec::len).collect::<Vec<_>>(), [0, 1, 1, 1]);
+        // Also where it sends what had waited.
+        let port = |change: fn(&mut Wire)| change(&mut here.wires[1].borrow_mut());
+        port(|wire| (wire.stops, wire.is_down, wire.room) = (false, false, Some(0)));
+        assert_eq!(here.pass(1, BROADCAST, mac(2)), [1, 0, 1, 1]);
+        assert_eq!(here.pass(0, mac(2), mac(1)), [0; 4], "it waits");
+        here.wires[1].borrow_mut().stops = true;
+        assert_eq!(here.pass(0, mac(2), mac(1)), [0, 0, 1, 1]);
+    });
 }
 
 #[test]

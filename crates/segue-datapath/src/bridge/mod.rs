@@ -6,7 +6,7 @@
 //!
 //! No port costs another one more than its share:
 //! - Ports with packets are served in turn, each within a quantum of bytes per round; what is flooded costs its source
-//!   the copies. A port without packets costs nothing.
+//!   the copies, and a train of short segments each of them. A port without packets costs nothing.
 //! - Packets for a port that takes none wait in a queue of limited length, and are dropped where it is full. No source
 //!   is held back, so that packets of the same source for other ports are still forwarded.
 //! - A port that wakes the loop without a packet again and again is left alone for a while.

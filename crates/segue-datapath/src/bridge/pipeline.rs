@@ -9,7 +9,7 @@ use segue::time::Nanos;
 use segue::wire::ethernet;
 use segue_port::{Page, Polled, Received, RxBatch};
 
-use super::port::{Port, addresses, copy, len, segments};
+use super::port::{Port, addresses, copy, cost, segments};
 use super::settings::Settings;
 use super::stations::{Learned, Stations};
 use super::{Dropped, Parts};
@@ -28,6 +28,8 @@ const RECENT: u64 = 100_000_000;
 /// Number of interface-state calls or guest messages that count as one call without a packet: a front end sends some
 /// forty messages before its guest is ready.
 const FREE_LINK_CALLS: u32 = 8;
+/// Time for which a port stays muted if the kernel has no memory to add it to the poll sets again, nanoseconds.
+const MUTED_AGAIN: u64 = 16_000_000;
 /// Number of descriptors in the worker's poll set before those of blocked ports: the poll set of ports with packets,
 /// and that of ports whose interface changed.
 const INTERESTS: usize = 2;
@@ -164,7 +166,7 @@ impl Bridge {
         self.forget_when_down(at);
     }
 
-    /// Removes the addresses learned on a port that has gone down.
+    /// Removes the addresses learned on a port that has gone down, which a guest's port may do in any of its calls.
     fn forget_when_down(&mut self, at: usize) {
         let port = &mut self.ports[at];
         let is_up = port.end.port.is_up();
@@ -198,17 +200,20 @@ impl Bridge {
 
     /// Sends the packets that wait for blocked ports.
     fn retry(&mut self) -> io::Result<()> {
-        let Bridge { ports, blocked, rx, .. } = self;
+        let mut blocked = std::mem::take(&mut self.blocked);
         let mut outcome = Ok(());
         blocked.retain(|&at| {
-            let port = &mut ports[at];
+            let port = &mut self.ports[at];
             if outcome.is_ok() && port.muted.is_none() {
-                outcome = port.transmit(rx);
+                outcome = port.transmit(&mut self.rx);
             }
             port.is_waiting = port.end.blocked;
             port.moved.set(true);
-            port.is_waiting
+            let is_waiting = port.is_waiting;
+            self.forget_when_down(at);
+            is_waiting
         });
+        self.blocked = blocked;
         outcome
     }
 
@@ -257,7 +262,7 @@ impl Bridge {
             let polled = port.end.poll(&mut self.rx, &mut part)?;
             *left -= (most - part).min(*left);
             let is_short = most - part < most.min(port.end.polls.weight);
-            port.charge(&self.rx);
+            *left = left.saturating_sub(port.charge(&self.rx));
             self.taken += self.rx.packets.len() as u64;
             match port.stage.as_mut().filter(|stage| stage.on) {
                 Some(stage) => {
@@ -357,7 +362,7 @@ impl Bridge {
 
     /// Queues a packet at all other ports that are up.
     fn flood(&mut self, from: usize, popped: Popped<Page>, now: Nanos) {
-        let (packets, len) = (segments(&popped), len(&popped));
+        let (packets, cost) = (segments(&popped), cost(&popped));
         let port = &mut self.ports[from];
         if !port.flood.take(packets, now) {
             port.drops.add_many(Dropped::Flood, packets);
@@ -383,7 +388,7 @@ impl Bridge {
             (None, Popped::Packet(packet)) => self.rx.pool.put(packet),
             (None, Popped::Frame(_)) => {}
         }
-        self.ports[from].charge_copies(len, copies);
+        self.ports[from].charge_copies(cost, copies);
     }
 
     fn hand(&mut self, from: usize, to: usize, popped: Popped<Page>) {
@@ -405,6 +410,7 @@ impl Bridge {
                 port.is_waiting = true;
                 self.blocked.push(at);
             }
+            self.forget_when_down(at);
         }
         Ok(())
     }
@@ -426,27 +432,28 @@ impl Bridge {
         }
     }
 
-    /// Ends the pauses that are over.
-    fn unmute(&mut self, now: Nanos) -> io::Result<()> {
+    /// Ends the pauses that are over. A port that the kernel cannot add to the poll sets pauses again: the lack of
+    /// memory is temporary, and the other ports go on.
+    fn unmute(&mut self, now: Nanos) {
         let Bridge { ports, muted, ready, links, .. } = self;
-        let mut outcome = Ok(());
         muted.retain(|&at| {
             let port = &mut ports[at];
             if port.muted.is_some_and(|until| until > now) {
                 return true;
             }
-            port.muted = None;
-            let add = || {
-                ready.add(at, port.end.port.fd())?;
-                port.end.port.link_fd().map_or(Ok(()), |fd| links.add(at, fd))
-            };
-            let added = add();
-            if outcome.is_ok() {
-                outcome = added;
+            let fd = port.end.port.fd();
+            let link = || port.end.port.link_fd().map_or(Ok(()), |fd| links.add(at, fd));
+            let is_added = ready.add(at, fd).and_then(|()| link()).is_ok();
+            if is_added {
+                port.muted = None;
+            } else {
+                ready.remove(fd);
+                port.muted = Some(Nanos(now.0.saturating_add(MUTED_AGAIN)));
+                port.numbers.pauses += 1;
+                port.moved.set(true);
             }
-            false
+            !is_added
         });
-        outcome
     }
 }
 
@@ -466,7 +473,7 @@ impl Pipeline for Bridge {
             self.listen(all, now)?;
         }
         if !self.muted.is_empty() {
-            self.unmute(now)?;
+            self.unmute(now);
         }
         self.stations.sweep(now);
         self.retry()?;

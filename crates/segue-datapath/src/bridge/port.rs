@@ -5,10 +5,11 @@ use std::cell::Cell;
 use segue::encap::Mac;
 use segue::gro::Popped;
 use segue::gso;
+use segue::packet::Packet;
 use segue::reason::Counts;
 use segue::time::Nanos;
 use segue::wire::ethernet;
-use segue_port::{Page, RxBatch};
+use segue_port::{Page, Received, RxBatch};
 
 use super::flood::FloodLimit;
 use super::{BridgePort, Dropped};
@@ -24,6 +25,11 @@ const QUEUE_BYTES: usize = 1 << 20;
 const QUEUE_LEN: usize = 4096;
 /// Bytes added per packet or train when a port is charged, for work that does not depend on the length.
 const OVERHEAD: usize = 512;
+/// Number of bytes of a train for which one segment is free; further segments are charged like packets. Trains of usual
+/// segments cost one packet, since most ports take them whole. Those of very short ones cost nearly as much as their
+/// packets alone, whether they are cut here, by the kernel, or not at all: a guest whose trains have thousands of
+/// segments, for a port that takes no trains, would otherwise get many times its share of the work.
+const SEGMENT: usize = 1024;
 
 /// A port of a bridge.
 pub(super) struct Port {
@@ -42,7 +48,7 @@ pub(super) struct Port {
     pub(super) own: Option<Mac>,
     /// Number of bytes that the port may still send in its turn; below 0 its turn is skipped.
     pub(super) credit: i64,
-    /// Mean length of the port's packets and trains, bytes.
+    /// Mean cost of the packets and trains received last, bytes.
     mean: usize,
     /// Bytes queued since the port was blocked.
     queued: usize,
@@ -118,21 +124,29 @@ impl Port {
 
     /// Returns the number of packets that the port may send with its credit, at least one.
     pub(super) fn affordable(&self) -> usize {
-        let cost = self.mean + OVERHEAD;
-        (self.credit.max(0) as usize / cost).max(1)
+        (self.credit.max(0) as usize / self.mean.max(OVERHEAD)).max(1)
     }
 
-    /// Charges the port for the packets that it has just received.
-    pub(super) fn charge(&mut self, rx: &RxBatch) {
+    /// Charges the port for the packets that it has just received. Returns the number of segments that were charged
+    /// like packets.
+    pub(super) fn charge(&mut self, rx: &RxBatch) -> usize {
+        let (mut bytes, mut short) = (0, 0);
+        for received in &rx.packets {
+            bytes += received.len();
+            if let Received::Packet(packet) = received {
+                short += short_segments(packet);
+            }
+        }
         let count = rx.packets.len();
-        let bytes: usize = rx.packets.iter().map(|received| received.len()).sum();
-        self.mean = bytes.checked_div(count).unwrap_or(self.mean);
-        self.credit -= (bytes + count * OVERHEAD) as i64;
+        let cost = bytes + (count + short) * OVERHEAD;
+        self.mean = cost.checked_div(count).unwrap_or(self.mean);
+        self.credit -= cost as i64;
+        short
     }
 
-    /// Charges the port for copies of a packet of this length beyond the first.
-    pub(super) fn charge_copies(&mut self, len: usize, copies: usize) {
-        self.credit -= ((len + OVERHEAD) * copies.saturating_sub(1)) as i64;
+    /// Charges the port for copies of a packet of this cost beyond the first.
+    pub(super) fn charge_copies(&mut self, cost: usize, copies: usize) {
+        self.credit -= (cost * copies.saturating_sub(1)) as i64;
     }
 
     /// Queues a packet received from the port `from`, unless this port is blocked and its queue is full.
@@ -222,11 +236,25 @@ impl Port {
 }
 
 /// Returns the length of a packet, a train or a frame, bytes.
-pub(super) fn len(popped: &Popped<Page>) -> usize {
+fn len(popped: &Popped<Page>) -> usize {
     match popped {
         Popped::Packet(packet) => packet.len(),
         Popped::Frame(frame) => frame.len(),
     }
+}
+
+/// Returns the cost of a packet, a train or a frame, bytes.
+pub(super) fn cost(popped: &Popped<Page>) -> usize {
+    let short = match popped {
+        Popped::Packet(packet) => short_segments(packet),
+        Popped::Frame(_) => 0,
+    };
+    len(popped) + (1 + short) * OVERHEAD
+}
+
+/// Returns the number of further segments of a train that are charged like packets.
+fn short_segments(packet: &Packet<Page>) -> usize {
+    (packets(packet) as usize).saturating_sub(1 + packet.len() / SEGMENT)
 }
 
 /// Returns the number of packets in a packet, a train or a frame.

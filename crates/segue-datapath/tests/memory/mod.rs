@@ -3,6 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
 use std::io::{self, PipeReader};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -72,6 +73,11 @@ pub(crate) struct Wire {
     pub(crate) receives: usize,
     /// Whether the port always has packets, each of which it drops.
     pub(crate) drops_all: bool,
+    /// Whether the port is down, and whether it goes down when it transmits next.
+    pub(crate) is_down: bool,
+    pub(crate) stops: bool,
+    /// Whether no poll set takes the port's descriptor.
+    pub(crate) is_unpollable: bool,
     /// A received packet with more payload than this becomes a TCP train over IPv4 of such segments, with a pending
     /// checksum, as a TUN device delivers it.
     pub(crate) train: Option<u16>,
@@ -97,6 +103,8 @@ pub(crate) struct Memory {
     limits: Limits,
     carries: Carries,
     fd: PipeReader,
+    /// A descriptor that epoll refuses.
+    unpollable: File,
     counters: Counters,
 }
 
@@ -104,7 +112,8 @@ impl Memory {
     pub(crate) fn port(carries: Carries, limits: Limits) -> (Box<dyn Port>, Rc<RefCell<Wire>>) {
         let wire = Rc::new(RefCell::new(Wire { gives: FORM.get(), ..Wire::default() }));
         let (fd, _) = io::pipe().unwrap();
-        let port = Memory { wire: Rc::clone(&wire), limits, carries, fd, counters: Counters::default() };
+        let (unpollable, counters) = (File::open("/dev/null").unwrap(), Counters::default());
+        let port = Memory { wire: Rc::clone(&wire), limits, carries, fd, unpollable, counters };
         (Box::new(port), wire)
     }
 
@@ -125,7 +134,11 @@ impl Port for Memory {
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        if self.wire.borrow().is_unpollable { self.unpollable.as_fd() } else { self.fd.as_fd() }
+    }
+
+    fn is_up(&self) -> bool {
+        !self.wire.borrow().is_down
     }
 
     fn receive(&mut self, into: &mut RxBatch, budget: usize) -> io::Result<Polled> {
@@ -168,6 +181,7 @@ impl Port for Memory {
             self.limits = Limits::NONE;
             return Ok(Sent::Narrowed);
         }
+        wire.is_down |= wire.stops;
         let room = wire.room.unwrap_or(usize::MAX);
         let mut taken = 0;
         for unit in batch.units().take(room) {
