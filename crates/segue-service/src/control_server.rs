@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use segue_control::error::{Error, Kind};
@@ -38,6 +38,8 @@ const VISITORS: usize = 16;
 const CLAIM_PAUSE: Duration = Duration::from_millis(50);
 /// Pause after a client that could not be accepted, for lack of descriptors or memory.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Longest wait for room in the queue of a control socket that may be the parent's.
+const FULL_TIME: Duration = Duration::from_secs(3);
 /// Interval at which the counters are sampled for the recent rates.
 const SAMPLE: Duration = Duration::from_secs(1);
 /// Interval of samples where there are more than [`MANY`] ports, of which each sample takes milliseconds.
@@ -97,7 +99,7 @@ pub struct Bound {
     stop: (UnixStream, UnixStream),
 }
 
-/// Returns the failure for a name in use: the control socket `path` of an instance answers. `naming` is the usage of
+/// Returns the failure for a name in use: the control socket `path` of an instance is in use. `naming` is the usage of
 /// the command with another name.
 pub(crate) fn already_running(name: &str, path: &Path, naming: &str) -> Error {
     let hint = format!(
@@ -106,7 +108,7 @@ pub(crate) fn already_running(name: &str, path: &Path, naming: &str) -> Error {
          in another network namespace: SEGUE_RUNTIME_DIR=DIR segue ..."
     );
     Error::new(Kind::InUse, format!("{name} is already running"), hint)
-        .why(format!("its control socket {} answers", path.display()))
+        .why(format!("a process listens at its control socket {}", path.display()))
         .names_instance()
 }
 
@@ -125,10 +127,16 @@ fn directory() -> Result<PathBuf, Error> {
     })
 }
 
-/// Returns whether the parent of this process answers at a socket.
+/// Returns whether the parent of this process answers at a socket. A full queue of its listener is waited for.
 fn is_of_parent(path: &Path) -> bool {
-    let answers = UnixStream::connect(path).and_then(|stream| peer::pid(&stream));
-    answers.is_ok_and(|pid| pid == sys::parent_pid())
+    let until = Instant::now() + FULL_TIME;
+    let waits = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock && Instant::now() < until;
+    loop {
+        match sys::connect_path(path).and_then(|stream| peer::pid(&stream)) {
+            Err(error) if waits(&error) => thread::sleep(ACCEPT_PAUSE),
+            answer => return answer.is_ok_and(|pid| pid == sys::parent_pid()),
+        }
+    }
 }
 
 fn path_in(directory: &Path, name: &str) -> PathBuf {
@@ -249,8 +257,9 @@ impl Bound {
         // Of two instances that start at the same time only one may find the socket stale.
         let _lock = Lock::take(directory).map_err(|error| failed(&error))?;
         if fs::symlink_metadata(&path).is_ok() {
-            match UnixStream::connect(&path) {
+            match sys::connect_path(&path) {
                 Ok(_) => return Err(busy(&path)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(busy(&path)),
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                     fs::remove_file(&path).map_err(|error| failed(&error))?;
                 }
@@ -473,6 +482,7 @@ impl Service {
 #[cfg(test)]
 mod tests {
     use std::io::{BufRead, BufReader, Write};
+    use std::sync::mpsc;
 
     use segue_control::protocol::REQUEST_LEN;
     use serde_json::{Value, json};
@@ -587,6 +597,22 @@ mod tests {
         drop(UnixListener::bind(&path).unwrap());
         assert!(path.exists(), "a listener leaves its file behind");
         Bound::in_directory(&directory.0, "sg0", "--name NAME").unwrap();
+    }
+
+    #[test]
+    fn an_instance_whose_queue_is_full_has_its_name() {
+        let directory = Directory::new("full");
+        let path = path_in(&directory.0, "sg0");
+        let _listener = UnixListener::bind(&path).unwrap();
+        // Connections whose client is gone stay in the queue.
+        while sys::connect_path(&path).is_ok() {}
+        let (answers, answer) = mpsc::channel();
+        let folder = directory.0.clone();
+        thread::spawn(move || {
+            let is_of_parent = is_of_parent(&path);
+            answers.send((is_of_parent, Bound::in_directory(&folder, "sg0", "--name NAME").unwrap_err().kind))
+        });
+        assert_eq!(answer.recv_timeout(Duration::from_secs(60)), Ok((false, Kind::InUse)));
     }
 
     #[test]

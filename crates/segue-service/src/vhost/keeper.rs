@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use segue_control::error::Error;
-use segue_host::sys::{Forked, Want, fork, keep_only, poll};
+use segue_host::sys::{Forked, Want, connect_path, fork, keep_only, poll};
 use segue_port::vhost::relay::Relay;
 
 use crate::handover::sys::{self, is_passing};
@@ -145,7 +145,8 @@ impl FrontendServer<'_> {
                     }
                     listener.accept().map(|(front, _)| front)
                 }
-                None => UnixStream::connect(self.path),
+                // Without a wait for room in its queue.
+                None => connect_path(self.path),
             };
             match found {
                 Ok(front) => return Ok(Some(front)),
@@ -228,6 +229,30 @@ mod tests {
 
     /// Longest wait for anything in these tests.
     const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_front_end_that_accepts_nothing_is_asked_until_the_packet_process_ends() {
+        let path = std::env::temp_dir().join(format!("segue-keeper-full-{}", std::process::id()));
+        let _listener = UnixListener::bind(&path).unwrap();
+        // Connections whose client is gone stay in the queue.
+        while connect_path(&path).is_ok() {}
+        let (near, far) = sys::pair().unwrap();
+        let rounds = Rounds::new().unwrap();
+        let serving = thread::spawn({
+            let (path, rounds) = (path.clone(), rounds.clone());
+            move || FrontendServer { supply: &far, listener: None, path: &path, rounds: &rounds }.serve()
+        });
+        thread::sleep(20 * FAILED_PAUSE);
+        assert!(!serving.is_finished(), "{:?}", serving.join());
+        drop(near);
+        let begin = Instant::now();
+        while !serving.is_finished() {
+            assert!(begin.elapsed() < PATIENCE, "it waits for room in the queue");
+            thread::sleep(FAILED_PAUSE);
+        }
+        serving.join().unwrap().unwrap();
+        fs::remove_file(&path).unwrap();
+    }
 
     #[test]
     fn a_front_end_is_handed_over_once_the_connection_takes_it() {

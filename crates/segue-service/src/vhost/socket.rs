@@ -2,14 +2,14 @@
 
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt, lchown};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::fs::{FileTypeExt, lchown};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use segue_control::error::{Error, Kind};
-use segue_host::sys::with_umask;
+use segue_host::sys::{connect_path, with_umask};
 
 use super::spec::Spec;
 use crate::report::Report;
@@ -50,16 +50,18 @@ pub(super) fn bind(spec: &Spec, out: &dyn Report) -> Result<UnixListener, Error>
         fs::remove_file(path).map_err(|error| failed("replace", &error))?;
     }
     out.change(&format!("listen at {shown}"), "bind");
-    let mode = spec.mode.unwrap_or(MODE);
-    // No front end can connect before the file has its mode.
-    let bound = with_umask(!mode & 0o777, || UnixListener::bind(path));
-    let listener = bound.map_err(|error| failed("make", &error))?;
-    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(|error| failed("set the mode of", &error))?;
+    let listener = listen(path, spec.mode.unwrap_or(MODE)).map_err(|error| failed("make", &error))?;
     if let Some((user, group)) = owner {
         // Not by a link that somebody with rights in the directory has put there.
         lchown(path, user, group).map_err(|error| failed("set the owner of", &error))?;
     }
     Ok(listener)
+}
+
+/// Returns a listening socket whose file has the given permissions from its beginning. They are not set by its path,
+/// which may be that of another file by then.
+fn listen(path: &Path, mode: u32) -> io::Result<UnixListener> {
+    with_umask(!mode & 0o777, || UnixListener::bind(path))
 }
 
 /// The file at the path at which a socket is to be created.
@@ -80,7 +82,8 @@ pub(super) fn free(path: &Path) -> Result<Found, Error> {
         return Err(Error::new(Kind::InUse, text, "another path: vhost:/run/segue/vm1.sock")
             .why("a file that is no socket is not replaced"));
     }
-    match UnixStream::connect(path) {
+    // Without a wait for room in the queue of a listener that accepts nothing.
+    match connect_path(path) {
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(Found::Left),
         _ => {
             let hint =
@@ -118,7 +121,91 @@ fn id_of(text: &str, name: &str) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::path::PathBuf;
+    use std::process::Command;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc;
+    use std::{env, process};
+
     use super::*;
+
+    /// Longest wait for anything in these tests.
+    const PATIENCE: Duration = Duration::from_secs(60);
+    /// Variable of a process that runs one test only: a file mode mask is for all threads.
+    const ALONE: &str = "SEGUE_TEST_ALONE";
+
+    /// An empty directory, removed in the end.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Folder {
+            let path = env::temp_dir().join(format!("segue-vhost-{name}-{}", process::id()));
+            fs::create_dir_all(&path).unwrap();
+            Folder(path)
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    /// Returns the permissions of a file.
+    fn mode(path: &Path) -> u32 {
+        fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn a_socket_has_its_mode_and_no_file_behind_a_link_in_its_place_gets_it() {
+        if env::var_os(ALONE).is_none() {
+            let name = "vhost::socket::tests::a_socket_has_its_mode_and_no_file_behind_a_link_in_its_place_gets_it";
+            let output = Command::new(env::current_exe().unwrap()).args(["--exact", name]).env(ALONE, "1").output();
+            let output = String::from_utf8_lossy(&output.unwrap().stdout).into_owned();
+            assert!(output.contains("1 passed"), "{output}");
+            return;
+        }
+        let folder = Folder::new("mode");
+        let [path, link, target] = ["vm.sock", "link", "target"].map(|name| folder.0.join(name));
+        for wanted in [0o600, 0o660, 0o666] {
+            drop(listen(&path, wanted).unwrap());
+            assert_eq!(mode(&path), wanted);
+            fs::remove_file(&path).unwrap();
+        }
+        fs::write(&target, "").unwrap();
+        fs::set_permissions(&target, fs::Permissions::from_mode(0o600)).unwrap();
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            // Another process with rights in the directory puts a link in the socket's place all the time.
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    symlink(&target, &link).unwrap();
+                    fs::rename(&link, &path).unwrap();
+                }
+            });
+            let begin = Instant::now();
+            while begin.elapsed() < Duration::from_millis(300) {
+                let _ = fs::remove_file(&path);
+                // It fails where the link is there already, or its own file is there no more.
+                let _ = listen(&path, 0o666);
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(mode(&target), 0o600);
+    }
+
+    #[test]
+    fn a_listener_that_accepts_nothing_is_in_use_at_once() {
+        let folder = Folder::new("full");
+        let path = folder.0.join("vm.sock");
+        let _listener = UnixListener::bind(&path).unwrap();
+        // Connections whose client is gone stay in the queue.
+        while connect_path(&path).is_ok() {}
+        let (answers, answer) = mpsc::channel();
+        thread::spawn(move || answers.send(free(&path)));
+        assert_eq!(answer.recv_timeout(PATIENCE).expect("it waits for nobody").unwrap_err().kind, Kind::InUse);
+    }
 
     #[test]
     fn owners_are_names_or_numbers() {
@@ -131,22 +218,20 @@ mod tests {
 
     #[test]
     fn a_socket_that_was_left_is_replaced_and_one_in_use_is_not() {
-        let folder = std::env::temp_dir().join(format!("segue-vhost-socket-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        let path = folder.join("vm.sock");
+        let folder = Folder::new("socket");
+        let path = folder.0.join("vm.sock");
         assert_eq!(free(&path).unwrap(), Found::Nothing);
         let listener = UnixListener::bind(&path).unwrap();
         assert_eq!(free(&path).unwrap_err().kind, Kind::InUse);
         drop(listener);
         // A child of another test may have a copy of it for a moment.
         let begin = Instant::now();
-        while free(&path).is_err() && begin.elapsed() < Duration::from_secs(60) {
+        while free(&path).is_err() && begin.elapsed() < PATIENCE {
             thread::sleep(Duration::from_millis(5));
         }
         assert_eq!(free(&path).unwrap(), Found::Left);
         fs::remove_file(&path).unwrap();
         fs::write(&path, "").unwrap();
         assert_eq!(free(&path).unwrap_err().kind, Kind::InUse);
-        fs::remove_dir_all(&folder).unwrap();
     }
 }
