@@ -27,6 +27,8 @@ pub enum TcpState {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ObservedPacket {
     pub(super) remote: (u32, u16),
+    /// Whether the remote is another inside host, behind the outside address.
+    pub(super) is_hairpin: bool,
     /// TCP segment of the packet; the default for other protocols.
     pub(super) segment: Segment,
     pub(super) is_outbound: bool,
@@ -59,12 +61,15 @@ pub struct Connections {
     tracked: [Option<Connection>; MOST],
     /// Whether an open connection is not tracked any more, and may be alive. Then only time ends the mapping.
     has_others: bool,
+    /// Whether one of those is with an outside host.
+    has_others_outside: bool,
 }
 
 /// A tracked TCP connection. Pairs of flags are for the outbound and the inbound direction.
 #[derive(Clone, Copy, Debug)]
 struct Connection {
     remote: (u32, u16),
+    is_hairpin: bool,
     stage: Stage,
     /// The expected sequence number of the next segment of each side, if it is known.
     next: [Option<u32>; 2],
@@ -96,6 +101,12 @@ impl Connections {
         if self.has_others { TcpState::Open } else { state.unwrap_or(TcpState::Opening) }
     }
 
+    /// Returns whether a connection with an outside host is open. Inside hosts open others among themselves, as many as
+    /// they like.
+    pub(super) fn is_open_outside(&self) -> bool {
+        self.has_others_outside || self.tracked.iter().flatten().any(Connection::is_open_outside)
+    }
+
     pub(super) fn see(&mut self, seen: ObservedPacket) {
         let tracked = self.tracked.iter_mut().flatten().find(|one| one.remote == seen.remote);
         match tracked {
@@ -117,13 +128,15 @@ impl Connections {
                 // alive as an open one does, a host could keep mappings with segments that no host answers.
                 let opening = self.first(|stage| matches!(stage, Stage::Opening(_)));
                 self.has_others |= opening.is_none();
+                let oldest = self.tracked[0].filter(|_| opening.is_none());
+                self.has_others_outside |= oldest.is_some_and(|one| one.is_open_outside());
                 self.tracked[opening.unwrap_or(0)..].rotate_left(1);
                 MOST - 1
             }
         };
-        let Segment { ack, .. } = seen.segment;
-        let next = [Some(seen.segment.end()), seen.segment.has(ACK).then_some(ack)];
-        self.tracked[at] = Some(Connection { remote: seen.remote, stage: Stage::Opening([true, false]), next });
+        let ObservedPacket { remote, is_hairpin, segment, .. } = seen;
+        let next = [Some(segment.end()), segment.has(ACK).then_some(segment.ack)];
+        self.tracked[at] = Some(Connection { remote, is_hairpin, stage: Stage::Opening([true, false]), next });
     }
 
     /// Returns the place of the first connection in such a stage.
@@ -139,6 +152,10 @@ const REORDERED: i32 = 1 << 24;
 const LOST: i32 = 1 << 20;
 
 impl Connection {
+    fn is_open_outside(&self) -> bool {
+        !self.is_hairpin && matches!(self.stage, Stage::Open(_))
+    }
+
     fn see(&mut self, seen: ObservedPacket) {
         let segment = &seen.segment;
         if segment.has(RST) && !self.expects_reset(&seen) {
@@ -229,11 +246,11 @@ mod tests {
     const INBOUND: bool = false;
 
     fn packet(is_outbound: bool, flags: u8, seq: u32, ack: u32, len: u32) -> ObservedPacket {
-        ObservedPacket { remote: REMOTE, segment: Segment { flags, seq, ack, len }, is_outbound }
+        ObservedPacket { remote: REMOTE, is_hairpin: false, segment: Segment { flags, seq, ack, len }, is_outbound }
     }
 
     fn connection(stage: Stage, next: [Option<u32>; 2]) -> Connection {
-        Connection { remote: REMOTE, stage, next }
+        Connection { remote: REMOTE, is_hairpin: false, stage, next }
     }
 
     /// Tests that SYN and FIN take one sequence number each, and that the numbers wrap around (RFC 9293, section 3.4).
@@ -313,6 +330,24 @@ mod tests {
             connections.see(from(port, RST, 101));
         }
         assert_eq!(connections.state(), TcpState::Open, "the one that was given up may be open");
+    }
+
+    #[test]
+    fn open_connections_among_inside_hosts_are_none_with_an_outside_host_however_many_they_are() {
+        let open = |connections: &mut Connections, port: u16, is_hairpin: bool| {
+            for is_outbound in [OUTBOUND, INBOUND] {
+                let seen = packet(is_outbound, ACK, 100, 100, 0);
+                connections.see(ObservedPacket { remote: (7, port), is_hairpin, ..seen });
+            }
+        };
+        let mut connections = Connections::default();
+        (1..=9).for_each(|port| open(&mut connections, port, true));
+        assert_eq!((connections.state(), connections.is_open_outside()), (TcpState::Open, false));
+        open(&mut connections, 10, false);
+        assert!(connections.is_open_outside());
+        // It is no longer tracked.
+        (11..=19).for_each(|port| open(&mut connections, port, true));
+        assert!(connections.tracked.iter().flatten().all(|one| one.is_hairpin) && connections.is_open_outside());
     }
 
     /// Tests that no number of connections that nothing answers makes a mapping one of an open connection, which is

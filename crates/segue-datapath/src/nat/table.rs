@@ -167,7 +167,7 @@ impl Table {
             self.remove(slot);
         }
         self.make_room(inside.0, now)?;
-        let outside = self.free_port(protocol, inside.1, now).ok_or(Refusal::Ports)?;
+        let outside = self.free_port(protocol, inside, now).ok_or(Refusal::Ports)?;
         let (connections, packets) = (Connections::default(), [0; 2]);
         let (asked, is_answered) = (seen.remote.0, false);
         let slot = self.insert(Mapping {
@@ -204,22 +204,26 @@ impl Table {
         }
         self.sweep(now, SWEEP_FOR_ROOM);
         if self.len() >= self.config.most
-            && let Some(slot) = self.of_heavier_host(own.count)
+            && let Some(slot) =
+                self.of_heavier_host(host, |table, number| Some((number % table.slots.len().max(1) as u64) as u32))
         {
             self.early_drop(slot);
         }
         if self.len() < self.config.most { Ok(()) } else { Err(Refusal::Full) }
     }
 
-    /// Returns a mapping of UDP or ICMP whose host has more than `count` mappings: the one of the heaviest host in a
-    /// random sample. An open TCP connection is never given up (RFC 5382, REQ-5).
-    fn of_heavier_host(&mut self, count: usize) -> Option<u32> {
-        let mut heaviest = (count, None);
+    /// Returns a mapping whose host has more mappings than `host`: the one of the heaviest host in a random sample of
+    /// the slots that `slot_at` returns for random numbers. An open TCP connection with an outside host is never given
+    /// up (RFC 5382, REQ-5).
+    fn of_heavier_host(&mut self, host: u32, slot_at: impl Fn(&Table, u64) -> Option<u32>) -> Option<u32> {
+        let count = |table: &Table, host: u32| table.hosts.get(&host).map_or(0, |host| host.count);
+        let mut heaviest = (count(self, host), None);
         for _ in 0..SAMPLE {
-            let slot = (random(&mut self.tries) % self.slots.len().max(1) as u64) as u32;
+            let number = random(&mut self.tries);
+            let Some(slot) = slot_at(self, number) else { continue };
             let mapping = self.slots.get(slot as usize).and_then(Option::as_ref);
-            let Some(mapping) = mapping.filter(|one| !one.is_static && one.protocol != Protocol::Tcp) else { continue };
-            let of_host = self.hosts.get(&mapping.inside.0).map_or(0, |host| host.count);
+            let Some(mapping) = mapping.filter(|one| one.is_evictable()) else { continue };
+            let of_host = count(self, mapping.inside.0);
             if of_host > heaviest.0 {
                 heaviest = (of_host, Some(slot));
             }
@@ -258,8 +262,8 @@ impl Table {
     }
 
     /// Returns the inside port itself where that is allowed and free (RFC 4787, section 4.2.1), else the first free one
-    /// from a random port on.
-    fn free_port(&mut self, protocol: Protocol, wanted: u16, now: Nanos) -> Option<u16> {
+    /// from a random port on. Where none is free, a mapping gives way as in a full table.
+    fn free_port(&mut self, protocol: Protocol, (host, wanted): (u32, u16), now: Nanos) -> Option<u16> {
         let (first, last) = self.config.ports;
         if first > last {
             return None;
@@ -267,13 +271,22 @@ impl Table {
         if (first..=last).contains(&wanted) && self.is_free(protocol, wanted, now) {
             return Some(wanted);
         }
-        let start = (random(&mut self.tries) % (u64::from(last - first) + 1)) as u16;
-        self.ports.free(protocol, (first, last), start).or_else(|| {
-            match self.unassured[protocol as usize].oldest() {
-                Some(slot) => self.early_drop(slot),
-                None => self.sweep(now, SWEEP_FOR_ROOM),
-            }
-            self.ports.free(protocol, (first, last), start)
+        let count = u64::from(last - first) + 1;
+        let start = (random(&mut self.tries) % count) as u16;
+        let free = |table: &Table| table.ports.free(protocol, (first, last), start);
+        if let Some(port) = free(self) {
+            return Some(port);
+        }
+        if let Some(slot) = self.unassured[protocol as usize].oldest() {
+            self.early_drop(slot);
+            return free(self);
+        }
+        self.sweep(now, SWEEP_FOR_ROOM);
+        free(self).or_else(|| {
+            let slot = self
+                .of_heavier_host(host, |table, number| table.slot_outside(protocol, first + (number % count) as u16))?;
+            self.early_drop(slot);
+            free(self)
         })
     }
 
@@ -387,6 +400,11 @@ impl Mapping {
         }
     }
 
+    /// Returns whether the mapping may be evicted for a host with fewer mappings, although it is assured.
+    fn is_evictable(&self) -> bool {
+        !self.is_static && !self.connections.is_open_outside()
+    }
+
     /// Returns whether the mapping is kept until its timeout: a configured one, one with an open TCP connection,
     /// and one of UDP or ICMP that was answered. Others give way to new ones where there is no room.
     fn is_assured(&self) -> bool {
@@ -420,7 +438,12 @@ mod tests {
     }
 
     fn seen(is_outbound: bool, flags: u8, seq: u32, ack: u32) -> ObservedPacket {
-        ObservedPacket { remote: (SERVER, 80), segment: Segment { flags, seq, ack, len: 0 }, is_outbound }
+        ObservedPacket {
+            remote: (SERVER, 80),
+            is_hairpin: false,
+            segment: Segment { flags, seq, ack, len: 0 },
+            is_outbound,
+        }
     }
 
     /// Sends a datagram from inside, which the server answers at once if `is_answered`.
@@ -554,7 +577,7 @@ mod tests {
         let mut table = new(99, 99, (5000, 5001));
         assert_eq!(udp(&mut table, (A, 5001), 0, true), Ok(5001));
         assert_eq!(udp(&mut table, (B, 5001), 0, true), Ok(5000));
-        assert_eq!(udp(&mut table, (C, 5001), 0, false), Err(Refusal::Ports), "both are in use");
+        assert_eq!(udp(&mut table, (A, 5002), 0, false), Err(Refusal::Ports), "both are in use, and no host has more");
         let over = Config::new(Ipv4Addr::UNSPECIFIED, 0).timeouts.udp + 1;
         assert_eq!(udp(&mut table, (C, 5001), over, false), Ok(5001));
         for port in [4999, 5002] {

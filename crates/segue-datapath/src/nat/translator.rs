@@ -90,9 +90,10 @@ impl Nat {
         }
         let (protocol, source) = (flow.protocol(), flow.source);
         let remote = (flow.destination.address, flow.destination.port);
-        let seen = ObservedPacket { remote, segment: flow.segment, is_outbound: true };
         // The packet may be for another inside host, by its outside port.
-        let target = if flow.destination.address == address {
+        let is_hairpin = flow.destination.address == address;
+        let seen = ObservedPacket { remote, is_hairpin, segment: flow.segment, is_outbound: true };
+        let target = if is_hairpin {
             // A query to the outside address is for the router.
             if matches!(flow.content, Content::Query) {
                 return Err(Refusal::NoMapping);
@@ -107,7 +108,7 @@ impl Nat {
         let Some(target) = target else { return Ok(Done::Translated) };
         let flow = Flow { source: TransportAddr { address, port: outside }, ..flow };
         rewrite::flow(packet, &flow, Side::Destination, TransportAddr { address: target.0, port: target.1 }, copy)?;
-        let seen = ObservedPacket { remote: (address, outside), segment: flow.segment, is_outbound: false };
+        let seen = ObservedPacket { remote: (address, outside), is_hairpin, segment: flow.segment, is_outbound: false };
         let _ = self.table.by_outside(protocol, flow.destination.port, now, Some(seen));
         Ok(Done::Hairpin)
     }
@@ -157,7 +158,7 @@ impl Nat {
             return Ok(Done::Translated);
         }
         let remote = (flow.source.address, flow.source.port);
-        let seen = ObservedPacket { remote, segment: flow.segment, is_outbound: false };
+        let seen = ObservedPacket { remote, is_hairpin: false, segment: flow.segment, is_outbound: false };
         let mapping = self.table.by_outside(flow.protocol(), flow.destination.port, now, Some(seen));
         let (address, port) = mapping.ok_or(Refusal::NoMapping)?.inside;
         rewrite::flow(packet, &flow, Side::Destination, TransportAddr { address, port }, copy)?;

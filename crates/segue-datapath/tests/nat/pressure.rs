@@ -101,6 +101,83 @@ fn open_tcp_connections_and_configured_ports_never_give_way() {
     assert_eq!(query(&mut nat, ([198, 18, 0, 9], 10), SECOND), Err(Refusal::Full));
 }
 
+/// Sends a TCP segment from one inside host to another by the outside address, or to the server.
+fn segment(nat: &mut Nat, from: Endpoint, to: Endpoint, flags: u8) -> Result<u16, Refusal> {
+    let mut packet = super::load(&tcp(from, to, flags, 0).bytes());
+    nat.outbound(&mut packet, Nanos(0), &mut super::copy)?;
+    let bytes = super::bytes(&packet);
+    Ok(u16::from_be_bytes([bytes[20], bytes[21]]))
+}
+
+/// Opens a TCP connection between two inside hosts by their outside ports.
+fn hairpin(nat: &mut Nat, [(one, port), (other, other_port)]: [(Endpoint, u16); 2]) {
+    for (from, to, flags) in [(one, other_port, 2), (other, port, 0x12), (one, other_port, 0x10)] {
+        segment(nat, from, (OUTSIDE, to), flags).unwrap();
+    }
+}
+
+/// Opens a TCP connection to the server.
+fn connect(nat: &mut Nat, from: Endpoint) -> Result<(), Refusal> {
+    let port = segment(nat, from, SERVER, 2)?;
+    into(nat, &tcp(SERVER, (OUTSIDE, port), 0x12, 0), 0)?;
+    segment(nat, from, SERVER, 0x10).map(drop)
+}
+
+fn open_of(nat: &Nat, host: [u8; 4]) -> usize {
+    let of_host = nat.mappings(Nanos(0)).filter(|one| one.inside.0 == u32::from_be_bytes(host));
+    of_host.filter(|one| one.connections.state() == TcpState::Open).count()
+}
+
+/// Tests that one station with eight addresses, which are as many hosts as the table has room for, cannot take the
+/// table or all ports of TCP with connections among its own addresses, however many of them belong to one mapping.
+#[test]
+fn connections_among_inside_hosts_give_way_to_hosts_with_fewer_mappings() {
+    const PER_HOST: u16 = 50;
+    let most = 8 * usize::from(PER_HOST);
+    for (most, last) in [(most, u16::MAX), (2 * most, 1023 + most as u16)] {
+        let mut nat = nat(|config| {
+            (config.most, config.most_per_host, config.ports) = (most, usize::from(PER_HOST), (1024, last));
+        });
+        for port in 1..=PER_HOST {
+            let hosts = [1, 2, 3, 4, 5, 6, 7, 8].map(|host| ([198, 18, 0, host], port));
+            let hosts = hosts.map(|host| (host, segment(&mut nat, host, SERVER, 2).unwrap()));
+            // Each has more connections than are tracked.
+            for (at, one) in hosts.iter().enumerate() {
+                hosts[..at].iter().for_each(|other| hairpin(&mut nat, [*one, *other]));
+            }
+        }
+        assert_eq!(nat.len(), 8 * usize::from(PER_HOST), "all are in use");
+        assert_eq!((1..=8).map(|host| open_of(&nat, [198, 18, 0, host])).sum::<usize>(), nat.len());
+        let honest = [198, 18, 1, 1];
+        for port in 1..=20 {
+            connect(&mut nat, (honest, port)).unwrap();
+        }
+        query_and_answer(&mut nat, (honest, 21), 0).unwrap();
+        assert_eq!(open_of(&nat, honest), 20);
+        // A host with as many as the others takes none from them, and none takes an open one to the outside.
+        for host in 1..=8 {
+            for port in 1001..=1100 {
+                let _ = connect(&mut nat, ([198, 18, 0, host], port));
+            }
+        }
+        assert_eq!(open_of(&nat, honest), 20);
+    }
+}
+
+#[test]
+fn a_connection_between_inside_hosts_stays_while_there_is_room() {
+    let mut nat = nat(|config| config.most = 50);
+    let (one, other) = (CLIENT, ([198, 18, 0, 2], 2000));
+    let [port, other_port] = [one, other].map(|host| segment(&mut nat, host, SERVER, 2).unwrap());
+    hairpin(&mut nat, [(one, port), (other, other_port)]);
+    for number in 1..=200 {
+        query(&mut nat, ([198, 18, 0, number], 9), 0).unwrap();
+    }
+    assert_eq!((open_of(&nat, one.0), open_of(&nat, other.0)), (1, 1));
+    assert_eq!(segment(&mut nat, one, (OUTSIDE, other_port), 0x18), Ok(port));
+    assert_eq!(segment(&mut nat, other, (OUTSIDE, port), 0x18), Ok(other_port));
+}
+
 #[test]
 fn limits_may_change_while_mappings_are_there() {
     let mut nat = nat(|_| ());
