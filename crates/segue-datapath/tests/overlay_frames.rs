@@ -607,3 +607,26 @@ fn a_new_table_is_in_force_for_the_next_packet_of_the_same_flow() {
     assert_eq!(here.take(PEERS[0], 0, &coming).len(), 1);
     assert_eq!(here.counter(Group::Drops, "removed_peer"), 1);
 }
+
+/// Tests that a new table is taken although the outside never has room for all that the interface sends.
+#[test]
+fn a_new_table_is_taken_while_the_outside_stays_backlogged() {
+    let mut here = Bench::new(GUE, Removal::Short);
+    let going = tcp(Ip::V4(V4::new(1, 2, 1)), 1, 100);
+    let round = |here: &mut Bench| {
+        let missing = 64 - here.inside.borrow().waiting.len();
+        here.inside.borrow_mut().waiting.extend(vec![going.clone(); missing]);
+        here.outside.borrow_mut().room = Some(40);
+        here.now += 1;
+        here.overlay.round(Nanos(here.now)).unwrap();
+    };
+    (0..4).for_each(|_| round(&mut here));
+    let swapped = [(prefix(3), 0, VNI), (prefix(1), 1, VNI)];
+    here.tables.replace(table(GUE, Removal::Short, &swapped, &here.peers, REMOVED));
+    here.outside.borrow_mut().sent_to.clear();
+    (0..4).for_each(|_| round(&mut here));
+    assert_eq!(counter(&here.overlay, "sg0", Group::Port, "peer_tables"), 1);
+    let sent = here.outside.borrow().sent_to.clone();
+    assert!(sent.ends_with(&[1; 40]) && sent.starts_with(&[0; 20]), "{sent:?}");
+    assert!(sent.is_sorted(), "those that were addressed before go first");
+}

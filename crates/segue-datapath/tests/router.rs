@@ -59,8 +59,8 @@ fn by_hand(mac: [u8; 6]) -> Neighbour {
 }
 
 impl Bench {
-    /// Creates a router with 198.18.1.0/24 inside and 198.18.2.0/24 outside, behind a link with the given MTU. The
-    /// client is a known neighbour.
+    /// Creates a router with 198.18.1.0/24 inside, and 198.18.2.0/24 and 198.19.0.0/16 outside, behind a link with the
+    /// given MTU. The client is a known neighbour.
     fn new(mtu: u32) -> Bench {
         Bench::with_nat(mtu, None)
     }
@@ -88,6 +88,8 @@ impl Bench {
             let action = Action::Forward { port, via: None, mtu };
             routes.insert(Table::Main, [198, 18, port as u8 + 1, 0].into(), 24, action).unwrap();
         }
+        let unused = Action::Forward { port: 1, via: None, mtu: self.mtu };
+        routes.insert(Table::Main, [198, 19, 0, 0].into(), 16, unused).unwrap();
         let addrs = |port: u8, mtu| InterfaceAddrs {
             mac: OWN[usize::from(port)],
             mtu,
@@ -401,6 +403,19 @@ fn former_permanent_neighbour_is_resolved_again_when_the_cache_is_full() {
 }
 
 #[test]
+fn a_listing_of_all_neighbours_leaves_routes_and_replaces_what_the_kernel_has_said() {
+    in_both_forms(|| {
+        let mut here = Bench::new(1500);
+        here.tables(0, &[by_hand(OLD)]);
+        assert_eq!(here.sends(0, 64), [(false, OLD)]);
+        assert!(here.sender.send(Message::AllNeighbours(vec![by_hand(NEW)])));
+        assert_eq!(here.sends(0, 64), [(false, NEW)]);
+        assert!(here.sender.send(Message::AllNeighbours(Vec::new())));
+        assert_eq!(here.sends(0, 64), [(true, BROADCAST)]);
+    });
+}
+
+#[test]
 fn permanent_neighbour_with_invalid_link_address_is_solicited() {
     in_both_forms(|| {
         for mac in [BROADCAST, [0; 6]] {
@@ -432,6 +447,93 @@ fn invalid_sender_addresses_create_no_neighbour_and_get_no_reply() {
             assert_eq!(here.number("", Group::Worker, "neighbours"), known, "{sender:?}");
             assert_eq!(here.left(), []);
         }
+    });
+}
+
+/// Returns the frame of a UDP datagram for the router's `port`.
+fn short(port: usize, ttl: u8, from: ([u8; 4], u16), to: ([u8; 4], u16)) -> Vec<u8> {
+    let ip = Ip::V4(V4 { src: from.0, dst: to.0, ttl, ..V4::new(0, 0, 0) });
+    let l4 = L4::Udp(Udp { src_port: from.1, dst_port: to.1, checksum: true });
+    let packet = Packet { ip, l4, data: vec![7; 10] };
+    Ethernet { dst: OWN[port], src: [CLIENT, OLD][port], tags: Vec::new() }.wrap(&packet.bytes())
+}
+
+/// Tests that no source that a router does not forward makes a mapping, also not towards another inside host by the
+/// outside address, where each would count as a host of its own.
+#[test]
+fn sources_that_no_router_forwards_make_no_mapping() {
+    const OUTSIDE: [u8; 4] = [198, 18, 2, 100];
+    for source in [[127, 0, 0, 5], [0, 0, 0, 5], [169, 254, 0, 5], [224, 0, 0, 5], [240, 0, 0, 5]] {
+        in_both_forms(|| {
+            let mut here = Bench::with_nat(1500, Some(OUTSIDE.into()));
+            here.tables(SECOND, &[server(OLD)]);
+            here.give(0, vec![short(0, 64, ([198, 18, 1, 2], 7000), ([198, 18, 2, 2], 9))]);
+            here.round(SECOND);
+            here.left();
+            for to in [OUTSIDE, [198, 18, 2, 2]] {
+                here.give(0, vec![short(0, 64, (source, 5), (to, 7000))]);
+                here.round(SECOND);
+            }
+            assert_eq!(here.number("in", Group::Drops, "route_source"), 2, "{source:?}");
+            assert_eq!(here.number("", Group::Worker, "nat_mappings"), 1, "{source:?}");
+            assert_eq!((here.sent(0).len(), here.left().len()), (0, 0), "{source:?}");
+        });
+    }
+}
+
+/// Tests that packets to unused addresses do not become as many solicitations (RFC 1122, section 2.3.2.1): each address
+/// is solicited once a second, and all of them at the limit of 256 at once and 1000 a second.
+#[test]
+fn packets_to_unused_addresses_cause_a_limited_number_of_solicitations() {
+    for (addresses, least, most) in [(300, 300, 300), (10_000, 1240, 1256)] {
+        in_both_forms(|| {
+            let mut here = Bench::new(1500);
+            here.tables(0, &[]);
+            let asked = |here: &Bench| here.number("out", Group::Port, "neighbour_questions");
+            for number in 0..10_000_u32 {
+                let [high, low] = ((number % addresses) as u16 + 1).to_be_bytes();
+                here.give(0, vec![short(0, 64, ([198, 18, 1, 2], 7000), ([198, 19, high, low], 9))]);
+                here.round(u64::from(number) * SECOND / 10_000);
+            }
+            assert!((least..=most).contains(&asked(&here)), "{} for {addresses}", asked(&here));
+            // Those that wait are solicited later.
+            (3..=9).for_each(|second| here.round(second * SECOND));
+            let failed = here.number("in", Group::Drops, "route_no_neighbour");
+            assert_eq!((failed, asked(&here) > most + 256), (10_000, true), "{}", asked(&here));
+        });
+    }
+}
+
+#[test]
+fn packets_that_waited_for_a_neighbour_are_counted_once() {
+    in_both_forms(|| {
+        let mut here = Bench::new(1500);
+        here.tables(0, &[]);
+        here.give(0, vec![segment_from(7000, 64, 1, 100), segment_from(7001, 64, 1, 100)]);
+        here.round(0);
+        here.answers(0, NEW);
+        assert_eq!(here.left(), [(true, BROADCAST), (false, NEW), (false, NEW)]);
+        assert_eq!(here.number("in", Group::Stage(Stage::Route), "packets"), 2);
+    });
+}
+
+/// Tests that senders outside, whose addresses may be forged, do not use up the rate limit of errors to inside hosts.
+#[test]
+fn errors_to_one_side_are_not_limited_by_those_to_the_other() {
+    in_both_forms(|| {
+        let mut here = Bench::new(1500);
+        here.tables(0, &[by_hand(OLD)]);
+        for number in 0..2000_u16 {
+            let [high, low] = number.to_be_bytes();
+            here.give(1, vec![short(1, 1, ([10, 0, high, low], 7), ([198, 18, 1, 2], 9))]);
+        }
+        here.rounds(0);
+        let told = |here: &Bench, port| here.number(port, Group::Port, "icmp_errors");
+        assert_eq!((told(&here, "out"), here.sent(0).len()), (200, 0));
+        here.give(0, vec![segment(1, 1, 100)]);
+        here.round(0);
+        here.round(1_000_000);
+        assert_eq!((told(&here, "in"), here.sent(0).len()), (1, 1));
     });
 }
 

@@ -233,6 +233,8 @@ impl Overlay {
             if self.is_blocked() {
                 return Ok(Polled::Idle);
             }
+            // A socket that stays busy is blocked again at the start of the next round.
+            self.renew();
         }
         let polled = self.inside.poll(&mut self.rx, left)?;
         self.taken += self.rx.packets.len() as u64;

@@ -14,7 +14,7 @@ use super::messages::{self, NeighbourMessage};
 use super::neighbour_cache::Freshness;
 use super::resolver::{Held, Learned};
 use super::state::{Boxed, OUTSIDE, Router};
-use super::tables::{Message, NeighbourEvent, Tables};
+use super::tables::{Message, Neighbour, NeighbourEvent, Tables};
 use crate::forward::DropReason;
 use crate::ingress::packets;
 use crate::route::{Hop, Link};
@@ -31,6 +31,7 @@ impl Router {
             match message {
                 Message::Tables(tables) => self.learn(*tables, now),
                 Message::Neighbours(changes) => self.follow(changes, now),
+                Message::AllNeighbours(neighbours) => self.learn_neighbours(&neighbours, now),
                 Message::Mappings(reply) => {
                     let all = self.nat.as_ref().map(|(nat, _)| nat.mappings(now).cloned().collect());
                     // The client that asked may have gone.
@@ -51,13 +52,18 @@ impl Router {
         for (end, addrs) in self.pair.ends.iter_mut().zip(&self.addrs) {
             end.fragment_to(addrs.mtu as usize, gso::Fragment::Router);
         }
+        self.learn_neighbours(&tables.neighbours, now);
+    }
+
+    /// Handles a full listing of the kernel's neighbours.
+    fn learn_neighbours(&mut self, neighbours: &[Neighbour], now: Nanos) {
         self.resolver.cache.forget_permanent();
         let mut ready = Vec::new();
-        for neighbour in &tables.neighbours {
+        for neighbour in neighbours {
             let learned = self.resolver.kernel_update(neighbour, Freshness::Old, now);
             ready.extend(self.take(neighbour.hop, learned));
         }
-        let said: HashSet<Hop> = tables.neighbours.iter().map(|neighbour| neighbour.hop).collect();
+        let said: HashSet<Hop> = neighbours.iter().map(|neighbour| neighbour.hop).collect();
         self.resolver.cache.retain_kernel(|hop| said.contains(hop));
         // The port's own link address may have changed, so all link headers are made anew.
         self.forwarder.neighbours.clear();
@@ -186,10 +192,10 @@ impl Router {
         self.send_frame(from, &frame)
     }
 
-    /// Routes the packets that were queued for a resolved neighbour.
+    /// Decides again on the packets that were queued for a resolved neighbour.
     fn again(&mut self, held: impl IntoIterator<Item = Held>, now: Nanos) {
         for (from, packet) in held {
-            self.forward(from, vec![packet], now);
+            self.decide(from, vec![packet], now);
         }
     }
 

@@ -37,7 +37,8 @@ impl Router {
     }
 
     /// Drops packets with a forged source: an address of this router (RFC 1812, section 5.3.8), or on the inside an
-    /// address that is not routed there. Packets for the host itself are left to its own check.
+    /// address that is not routed there; with NAT also one that no router forwards, for which there must be no mapping.
+    /// Packets for the host itself are left to its own check.
     fn without_forged(&mut self, from: u16, mut batch: Vec<Boxed>) -> Vec<Boxed> {
         let Router { addrs, nat, stats, pair, source_check, forwarder, .. } = self;
         let is_own = |source: IpAddr| match source {
@@ -52,13 +53,15 @@ impl Router {
             if is_own(source) {
                 return Some(DropReason::Own);
             }
-            // What no router forwards is dropped under that name.
-            let is_checked = usize::from(from) == INSIDE && is_forwardable(source);
-            if is_checked && !source_check.allows(&forwarder.routes, from, source) && !forwarder.is_local(from, packet)
-            {
-                return Some(DropReason::ReversePath);
-            }
-            None
+            // Without NAT, the forwarder finds what no router forwards.
+            let reason = match is_forwardable(source) {
+                true if usize::from(from) == INSIDE && !source_check.allows(&forwarder.routes, from, source) => {
+                    DropReason::ReversePath
+                }
+                false if nat.is_some() => DropReason::Source,
+                _ => return None,
+            };
+            (!forwarder.is_local(from, packet)).then_some(reason)
         };
         if batch.iter().all(|packet| fault(packet).is_none()) {
             return batch;
@@ -76,14 +79,15 @@ impl Router {
         kept
     }
 
-    /// Forwards the packets of a batch: each is sent, dropped or kept. Returns the empty batch, for its memory.
-    pub(super) fn forward(&mut self, from: u16, batch: Vec<Boxed>, now: Nanos) -> Vec<Boxed> {
+    /// Counts and forwards the packets of a batch. Returns the empty batch, for its memory.
+    fn forward(&mut self, from: u16, batch: Vec<Boxed>, now: Nanos) -> Vec<Boxed> {
         let counted = usize::from(from).min(OUTSIDE);
         batch.iter().for_each(|packet| self.stats[counted].route.add(packet));
         self.decide(from, batch, now)
     }
 
-    fn decide(&mut self, from: u16, mut batch: Vec<Boxed>, now: Nanos) -> Vec<Boxed> {
+    /// Decides on the packets of a batch without counting them: each is sent, dropped or kept. Returns the empty batch.
+    pub(super) fn decide(&mut self, from: u16, mut batch: Vec<Boxed>, now: Nanos) -> Vec<Boxed> {
         let counted = usize::from(from).min(OUTSIDE);
         let mut verdicts = std::mem::take(&mut self.verdicts);
         verdicts.clear();
@@ -141,7 +145,8 @@ impl Router {
         if let Some((sender, own)) = source(&packet).and_then(|sender| Some((sender, addrs?.address_towards(sender)?)))
             && let Some(kind) = icmp::kind_of(&packet, reason)
         {
-            if !self.limits.take(kind, sender, now) {
+            // No port's senders use up the limit of the other's.
+            if !self.limits[usize::from(from).min(OUTSIDE)].take(kind, sender, now) {
                 stats.errors_limited += 1;
             } else if let Some(bytes) = icmp::error(&packet, reason, mtu, own, &mut self.scratch)
                 && let Some(page) = page_of(&mut self.pair.rx.pages, &bytes)

@@ -11,6 +11,7 @@ use segue_port::Page;
 use super::messages::Advertisement;
 use super::neighbour_cache::{self, Freshness, HasPending, MAX_SOLICITS, NeighbourCache, RETRANS_TIMER};
 use super::tables::Neighbour;
+use crate::icmp::Limiter;
 use crate::route::Hop;
 use crate::slots::SlotMap;
 
@@ -21,6 +22,10 @@ const MAX_PACKETS: usize = 32;
 /// Largest number of packets queued for all neighbours of a family.
 const MAX_HELD: usize = 256;
 
+/// Rate limit of the first solicitations for the neighbours of one family on one port: as many a second, and as many at
+/// once as may be in resolution.
+const RATE: (u32, u32) = (1000, MAX_HOPS as u32);
+
 /// A queued packet with its ingress port.
 pub(super) type Held = (u16, Box<Packet<Page>>);
 
@@ -29,8 +34,57 @@ struct PendingResolution {
     /// Serial number of the resolution, in the order of creation.
     number: u64,
     held: VecDeque<Held>,
+    /// Number of solicitations sent: 0 while the first one waits for the rate limit.
     asked: u8,
+    /// Time from which the next solicitation is due.
     next: Nanos,
+}
+
+/// The rate limit of solicitations. First ones are limited for each port and family, so that packets to many unused
+/// addresses do not become as many broadcasts. A neighbour is solicited once a second (RFC 1122, section 2.3.2.1), even
+/// if its resolution was evicted in between.
+#[derive(Debug)]
+struct SolicitLimits {
+    /// Limiters by port and family.
+    limiters: [[Limiter; 2]; 2],
+    /// Neighbours that were solicited within the last second, with the time; the rate limits their number.
+    recent: SlotMap<Hop, Nanos>,
+    /// Neighbours of `recent` in the order of their times; an entry whose time differs from the neighbour's is stale
+    /// and skipped.
+    order: VecDeque<(Nanos, Hop)>,
+}
+
+impl Default for SolicitLimits {
+    fn default() -> Self {
+        let limiters = [[Limiter::new(RATE.0, RATE.1, Nanos(0)); 2]; 2];
+        SolicitLimits { limiters, recent: SlotMap::default(), order: VecDeque::new() }
+    }
+}
+
+impl SolicitLimits {
+    /// Returns whether the first solicitation for a neighbour may be sent, and then records it.
+    fn take_first(&mut self, hop: &Hop, now: Nanos) -> bool {
+        while let Some(&(at, oldest)) = self.order.front()
+            && at.0 + RETRANS_TIMER <= now.0
+        {
+            self.order.pop_front();
+            if self.recent.get(&oldest) == Some(&at) {
+                self.recent.remove(&oldest);
+            }
+        }
+        let limiter = &mut self.limiters[usize::from(hop.port).min(1)][usize::from(hop.is_v4)];
+        let may = !self.recent.contains_key(hop) && limiter.take(now);
+        if may {
+            self.record(hop, now);
+        }
+        may
+    }
+
+    /// Records a solicitation.
+    fn record(&mut self, hop: &Hop, now: Nanos) {
+        self.recent.insert(*hop, now);
+        self.order.push_back((now, *hop));
+    }
 }
 
 /// Effect of a message or a kernel update.
@@ -58,6 +112,7 @@ pub(super) struct TimerActions {
 #[derive(Debug, Default)]
 pub(super) struct Resolver {
     waiting: SlotMap<Hop, PendingResolution>,
+    limits: SolicitLimits,
     /// The cache of resolved neighbours.
     pub(super) cache: NeighbourCache,
     next: u64,
@@ -90,7 +145,7 @@ impl Resolver {
     }
 
     /// Keeps a packet until the neighbour is resolved. Returns whether a solicitation is to be sent: it is the first
-    /// packet.
+    /// packet, and the rate limit allows it. Otherwise the timer sends it.
     pub(super) fn hold(&mut self, hop: Hop, held: Held, now: Nanos) -> bool {
         let family = usize::from(hop.is_v4);
         self.held[family] += 1;
@@ -99,8 +154,10 @@ impl Resolver {
             return false;
         }
         self.next += 1;
-        let (number, next) = (self.next, Nanos(now.0 + RETRANS_TIMER));
-        self.waiting.insert(hop, PendingResolution { number, held: VecDeque::from([held]), asked: 1, next });
+        let (number, is_asked) = (self.next, self.limits.take_first(&hop, now));
+        let next = if is_asked { Nanos(now.0 + RETRANS_TIMER) } else { now };
+        let resolution = PendingResolution { number, held: VecDeque::from([held]), asked: is_asked.into(), next };
+        self.waiting.insert(hop, resolution);
         self.asked[family] += 1;
         self.order[family].push_back((number, hop));
         if self.order[family].len() > 2 * MAX_HOPS {
@@ -108,7 +165,7 @@ impl Resolver {
             let is_current = |(number, hop): &(u64, Hop)| waiting.get(hop).is_some_and(|one| one.number == *number);
             self.order[family].retain(is_current);
         }
-        true
+        is_asked
     }
 
     /// Ends the resolution of a neighbour. Returns the packets that waited.
@@ -166,6 +223,11 @@ impl Resolver {
             if waiting.asked >= MAX_SOLICITS {
                 silent.push(*hop);
                 continue;
+            }
+            match waiting.asked {
+                0 if !self.limits.take_first(hop, now) => continue,
+                0 => {}
+                _ => self.limits.record(hop, now),
             }
             waiting.asked += 1;
             waiting.next = Nanos(now.0 + RETRANS_TIMER);

@@ -68,7 +68,8 @@ pub struct Router {
     pub(super) resolver: Resolver,
     pub(super) nat: Option<(Nat, Ipv4Addr)>,
     pub(super) fragments: FragmentQueue,
-    pub(super) limits: ErrorLimits,
+    /// Limits of the errors about packets of each port.
+    pub(super) limits: [ErrorLimits; 2],
     pub(super) source_check: SourceCheck,
     pub(super) nat_limits: NatLimits,
     pub(super) next_tick: Nanos,
@@ -154,7 +155,7 @@ impl Router {
             resolver: Resolver::default(),
             nat: parts.nat,
             fragments: FragmentQueue::default(),
-            limits: ErrorLimits::new(parts.key, Nanos(0)),
+            limits: [(); 2].map(|()| ErrorLimits::new(parts.key, Nanos(0))),
             source_check: SourceCheck::new(seed),
             nat_limits: NatLimits::default(),
             next_tick: Nanos(0),

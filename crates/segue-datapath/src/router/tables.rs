@@ -88,6 +88,8 @@ pub enum Message {
     Tables(Box<Tables>),
     /// Changes of single neighbours, in their order.
     Neighbours(Vec<NeighbourEvent>),
+    /// Replacement of all neighbours.
+    AllNeighbours(Vec<Neighbour>),
     /// Requests the mappings; the answer goes to this channel.
     Mappings(SyncSender<Mappings>),
 }

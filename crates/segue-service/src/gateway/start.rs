@@ -75,11 +75,8 @@ pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &dyn Report) -> Resu
     // A TAP exists only after it was opened, and may be an end of another gateway.
     claims.add(plan, netlink)?;
     let claims = claims.sockets;
-    let (gro, key) = (Some(gro_config(plan, flow_key()?)), flow_key()?);
-    let side = |end: &Endpoint| {
-        let fragments = plan.fragment.then_some(Fragments { mtu: end.mtu as usize, key });
-        Side { name: end.name.clone(), gro, fragments }
-    };
+    let gro = Some(gro_config(plan, flow_key()?));
+    let side = |end: &Endpoint| Side::new(end, gro, plan.fragment);
     let memory = MEMORY / usize::from(plan.workers.max(1));
     let page_bytes = plan.page_bytes;
     let pages = move || match page_bytes {
@@ -92,7 +89,7 @@ pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &dyn Report) -> Resu
                 EndpointKind::Interface => link(end, netlink)?.and_then(|link| link.mac),
                 EndpointKind::Tap { .. } | EndpointKind::Vhost(_) => None,
             };
-            Ok(BridgePort { config: side(end).with(port), own })
+            Ok(BridgePort { config: side(end)?.with(port), own })
         };
         let ports = plan.ends().zip(opened).map(port).collect::<Result<Vec<_>, Error>>()?;
         let parts = bridge::Parts { ports, budget: BUDGET, pages: pages() };
@@ -107,17 +104,15 @@ pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &dyn Report) -> Resu
     }
     let [(from, more_from), (to, more_to)] = <[OpenedEndpoint; 2]>::try_from(opened)
         .unwrap_or_else(|_| unreachable!("a gateway that is no bridge has two ends"));
-    let configs = [side(&plan.from), side(&plan.to)];
-    let more = more_from.into_iter().zip(more_to).map(|(from, to)| -> AssembleMore {
-        let [one, other] = configs.clone();
-        Box::new(move |_: &Vitals| {
+    let more = more_from.into_iter().zip(more_to).map(|(from, to)| -> Result<AssembleMore, Error> {
+        let (one, other) = (side(&plan.from)?, side(&plan.to)?);
+        Ok(Box::new(move |_: &Vitals| {
             let ports = [one.with(from()?), other.with(to()?)];
             Ok(Box::new(Gateway::new(Parts { ports, budget: BUDGET, pages: pages() })) as Box<dyn Pipeline>)
-        })
+        }))
     });
-    let more = more.collect();
-    let [one, other] = configs;
-    let (ports, pages) = ([one.with(from), other.with(to)], pages());
+    let more = more.collect::<Result<Vec<_>, Error>>()?;
+    let (ports, pages) = ([side(&plan.from)?.with(from), side(&plan.to)?.with(to)], pages());
     if plan.route {
         let opened = route::open(plan, ports, BUDGET, pages, offloads, netlink, out)?;
         let forwarding = Some(Forwarding::open([&plan.from.name, &plan.to.name]));
@@ -138,8 +133,7 @@ fn complaints(plan: &Plan) -> Option<Complaints> {
     (!guests.is_empty()).then(|| vhost::complaints(guests))
 }
 
-/// The settings of one side for each worker.
-#[derive(Clone)]
+/// The settings of one side for one worker.
 struct Side {
     name: String,
     gro: Option<gro::Config>,
@@ -147,6 +141,16 @@ struct Side {
 }
 
 impl Side {
+    /// Returns the settings of an end for one worker. Its fragments are numbered by a key of its own: with the same key
+    /// two workers would give different packets of the same addresses the same identification.
+    fn new(end: &Endpoint, gro: Option<gro::Config>, is_fragmenting: bool) -> Result<Side, Error> {
+        let fragments = match is_fragmenting {
+            true => Some(Fragments { mtu: end.mtu as usize, key: flow_key()? }),
+            false => None,
+        };
+        Ok(Side { name: end.name.clone(), gro, fragments })
+    }
+
     fn with(self, port: Box<dyn Port>) -> PortConfig {
         PortConfig { name: self.name, port, gro: self.gro, fragments: self.fragments }
     }
@@ -345,4 +349,23 @@ fn tap(
         Box::new(move || Ok(Box::new(make()) as Box<dyn Port>))
     };
     Ok((Box::new(first), ports.into_iter().map(pack).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_side_of_each_worker_numbers_fragments_by_a_key_of_its_own() {
+        let end =
+            |name: &str| Endpoint { name: name.to_owned(), mtu: 1400, index: None, what: EndpointKind::Interface };
+        let ends = [end("in"), end("out")];
+        let workers = [(); 3].map(|()| ends.each_ref().map(|end| Side::new(end, None, true).unwrap()));
+        let fragments: Vec<Fragments> = workers.iter().flatten().filter_map(|side| side.fragments).collect();
+        assert_eq!(fragments.len(), 6);
+        for (at, one) in fragments.iter().enumerate() {
+            assert!(one.mtu == 1400 && fragments[..at].iter().all(|other| other.key != one.key));
+        }
+        assert!(Side::new(&ends[0], None, false).unwrap().fragments.is_none());
+    }
 }

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
 use std::ops::ControlFlow;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -22,6 +23,7 @@ use segue_datapath::router::{FeedSender, InterfaceAddrs, Message, Neighbour, Nei
 use segue_host::netlink::nexthops;
 use segue_host::netlink::{Netlink, needed, padded};
 use segue_host::prefix::Prefix;
+use segue_host::sys::{self, Want};
 
 use crate::fault::Vitals;
 use crate::heartbeat::{Heartbeat, Thread};
@@ -37,8 +39,10 @@ use message::{comes_from_advertisement, hop_of, is_advertised, is_exception, rea
 const MOST_ROUTES: usize = 2_000_000;
 /// Largest number of routes from router advertisements that are used if the configuration requests them.
 pub const MOST_ADVERTISED: usize = 64;
-/// Multicast groups of rtnetlink: link, neigh, IPv4 address and route, IPv6 address and route.
-const GROUPS: [u32; 6] = [1, 3, 5, 7, 9, 11];
+/// Multicast groups of rtnetlink: link, IPv4 address and route, IPv6 address and route.
+const GROUPS: [u32; 5] = [1, 5, 7, 9, 11];
+/// The multicast group of neighbours.
+const NEIGHBOURS: u32 = 3;
 /// The multicast group of nexthop objects, which kernels before 5.3 do not have.
 const NEXTHOPS: u32 = 32;
 /// Shortest time between two reads of the tables; changes in between are read together.
@@ -46,10 +50,17 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Time after which the tables are read, or their changes subscribed to, again after a failure.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// Longest wait for a change.
+const PATIENCE: Duration = Duration::from_secs(3600);
+
 /// Reader of the kernel's tables and of their changes.
 pub struct Follower {
     netlink: Netlink,
+    /// Changes of links, addresses and routes.
     notifications: Socket,
+    /// Changes of neighbours. Any station can cause more of them than there is room for; then only the neighbours are
+    /// read again.
+    neighbour_changes: Socket,
     /// The interface indexes of the router's ports.
     ports: [u32; 2],
     advertised: Advertised,
@@ -68,13 +79,10 @@ pub enum Advertised {
 impl Follower {
     /// Opens the connections for changes and for reading the tables; neither needs any rights later.
     pub fn open(ports: [u32; 2], advertised: Advertised) -> io::Result<Follower> {
-        let mut notifications = Socket::new(NETLINK_ROUTE)?;
-        notifications.bind(&SocketAddr::new(0, 0))?;
-        GROUPS.iter().try_for_each(|group| notifications.add_membership(*group))?;
+        let notifications = subscribe(&GROUPS)?;
         let _ = notifications.add_membership(NEXTHOPS);
-        // A message that is lost for lack of room is reported, and all tables are read again.
-        let _ = notifications.set_rx_buf_sz(1 << 20);
-        Ok(Follower { netlink: Netlink::open()?, notifications, ports, advertised, faults: Arc::default() })
+        let (neighbour_changes, netlink) = (subscribe(&[NEIGHBOURS])?, Netlink::open()?);
+        Ok(Follower { netlink, notifications, neighbour_changes, ports, advertised, faults: Arc::default() })
     }
 
     /// Returns the faults of the tables, which this follower keeps up to date from now on.
@@ -122,18 +130,21 @@ impl Follower {
             if !changed.changes.is_empty() && !send(Message::Neighbours(changed.changes)) {
                 return;
             }
-            if !changed.is_more {
+            if !changed.is_more && !changed.has_lost_neighbours {
                 continue;
             }
             // The kernel may hold its tables back for long.
             let read = if fails {
                 Err(io::ErrorKind::Other.into())
             } else {
-                heartbeat.unwatched(Thread::Routes, || self.read())
+                heartbeat.unwatched(Thread::Routes, || match changed.is_more {
+                    true => self.read().map(|tables| Message::Tables(Box::new(tables))),
+                    false => self.neighbours().map(Message::AllNeighbours),
+                })
             };
             match read {
-                Ok(tables) => {
-                    if !send(Message::Tables(Box::new(tables))) {
+                Ok(message) => {
+                    if !send(message) {
                         return;
                     }
                     self.faults.set_fresh();
@@ -158,29 +169,17 @@ impl Follower {
 
     /// Waits for a change, and a little longer for further ones of its batch.
     fn wait(&mut self, heartbeat: &Heartbeat) -> io::Result<TableChanges> {
-        let mut changed = TableChanges::default();
-        let mut bytes = Vec::with_capacity(1 << 16);
-        let mut flags = 0;
-        loop {
-            bytes.clear();
-            match heartbeat.unwatched(Thread::Routes, || self.notifications.recv(&mut bytes, flags)) {
-                Ok(_) => changed.add(&bytes, self.ports),
-                // The receive buffer overflowed and messages were lost.
-                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
-                    if std::mem::replace(&mut changed.is_more, true) && flags != 0 {
-                        return Ok(changed);
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                // Without the flag the socket waits.
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock && flags != 0 => return Ok(changed),
-                Err(error) => return Err(error),
-            }
-            if flags == 0 {
-                thread::sleep(PAUSE);
-                flags = libc::MSG_DONTWAIT;
-            }
+        let sockets = [&self.neighbour_changes, &self.notifications];
+        let wanted = sockets.map(|socket| (socket.as_fd(), Want::Read));
+        let mut ready = vec![false];
+        while !ready.contains(&true) {
+            ready = heartbeat.unwatched(Thread::Routes, || sys::poll(&wanted, PATIENCE))?;
         }
+        thread::sleep(PAUSE);
+        let mut changed = TableChanges::default();
+        changed.has_lost_neighbours = changed.read(&self.neighbour_changes, self.ports)?;
+        changed.is_more |= changed.read(&self.notifications, self.ports)?;
+        Ok(changed)
     }
 
     /// Reads the links, addresses, neighbours and routes of the kernel.
@@ -292,6 +291,16 @@ impl Follower {
     }
 }
 
+/// Opens a socket that receives the messages of multicast groups of rtnetlink.
+fn subscribe(groups: &[u32]) -> io::Result<Socket> {
+    let mut socket = Socket::new(NETLINK_ROUTE)?;
+    socket.bind(&SocketAddr::new(0, 0))?;
+    groups.iter().try_for_each(|group| socket.add_membership(*group))?;
+    // A message that is lost for lack of room is reported, and what it was about is read again.
+    let _ = socket.set_rx_buf_sz(1 << 20);
+    Ok(socket)
+}
+
 /// A guard that marks the tables as stale when the thread that follows them ends.
 struct Ended(Arc<TableFaults>);
 
@@ -308,9 +317,32 @@ pub struct TableChanges {
     pub changes: Vec<NeighbourEvent>,
     /// Whether all tables must be read again: a message was not a neighbour change, or could not be parsed.
     pub is_more: bool,
+    /// Whether changes of neighbours were lost, so that the neighbours must be read again.
+    pub has_lost_neighbours: bool,
 }
 
 impl TableChanges {
+    /// Reads what waits in a socket. Returns whether messages were lost because its buffer was full; then it ends when
+    /// that happens again, so that a flood of messages does not keep it.
+    fn read(&mut self, socket: &Socket, ports: [u32; 2]) -> io::Result<bool> {
+        let mut has_lost = false;
+        let mut bytes = Vec::with_capacity(1 << 16);
+        loop {
+            bytes.clear();
+            match socket.recv(&mut bytes, libc::MSG_DONTWAIT) {
+                Ok(_) => self.add(&bytes, ports),
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                    if std::mem::replace(&mut has_lost, true) {
+                        return Ok(true);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(has_lost),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
     /// Adds the changes of one netlink datagram, for a router between the interfaces with the given indexes.
     pub fn add(&mut self, datagram: &[u8], ports: [u32; 2]) {
         let mut rest = datagram;
@@ -382,5 +414,27 @@ mod tests {
         let mut alone = TableChanges::default();
         alone.add(&here(), [4, 5]);
         assert!(alone.changes == [is] && !alone.is_more);
+    }
+
+    /// Tests that a full buffer of one socket is told from changes that need more than they say.
+    #[test]
+    fn lost_changes_of_neighbours_are_no_reason_to_read_all_tables() {
+        const GROUP: u32 = 31;
+        let user = netlink_sys::protocols::NETLINK_USERSOCK;
+        let [mut receiver, mut sender] = [(); 2].map(|()| Socket::new(user).unwrap());
+        receiver.bind_auto().unwrap();
+        receiver.add_membership(GROUP).unwrap();
+        receiver.set_rx_buf_sz(1 << 12).unwrap();
+        sender.bind_auto().unwrap();
+        let message = bytes(RouteNetlinkMessage::NewNeighbour(neighbour()));
+        for (sent, has_lost) in [(1, false), (100, true), (1, false)] {
+            for _ in 0..sent {
+                // What does not find room is lost to the receiver, which may be an error for the sender as well.
+                let _ = sender.send_to(&message, &SocketAddr::new(0, 1 << (GROUP - 1)), 0);
+            }
+            let mut changed = TableChanges::default();
+            assert_eq!(changed.read(&receiver, [4, 5]).unwrap(), has_lost, "{sent}");
+            assert!((1..sent.max(2)).contains(&changed.changes.len()) && !changed.is_more, "{changed:?}");
+        }
     }
 }
