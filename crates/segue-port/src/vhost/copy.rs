@@ -1,13 +1,14 @@
 //! Copies of packets between a guest's buffers and pages.
 
-use segue::virtio::{Form, VirtioNet};
+use segue::virtio::{Form, NEEDS_CSUM, VirtioNet};
 
 use super::memory::Memory;
 use super::reasons::Stop;
 use super::ring::Piece;
 use crate::page::Scatter;
 
-/// Copies the header and the following bytes from a guest's buffers to the memory of the next read.
+/// Copies the header and the following bytes from a guest's buffers to the memory of the next read. Of the header's
+/// flags those remain that a driver may set (virtio 1.2, section 5.1.6.2.1): a guest cannot vouch for its checksums.
 pub(super) fn copy_in(memory: &Memory, pieces: &[Piece], form: Form, scatter: &mut Scatter) -> Result<VirtioNet, Stop> {
     let mut header = [0; 24];
     let mut skip = form.len();
@@ -32,7 +33,9 @@ pub(super) fn copy_in(memory: &Memory, pieces: &[Piece], form: Form, scatter: &m
             (room, address, len) = (rest, address + now as u64, len - now);
         }
     }
-    Ok(VirtioNet::parse(&header, form).unwrap_or_default())
+    let mut header = VirtioNet::parse(&header, form).unwrap_or_default();
+    header.flags &= NEEDS_CSUM;
+    Ok(header)
 }
 
 /// Copies bytes to a guest's buffers.

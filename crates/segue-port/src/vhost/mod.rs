@@ -20,7 +20,10 @@
 //!   [`Source::Connected`] are for front ends that are trusted with it. A counter of calls that is full is left as it
 //!   is. One that its owner makes block, and fills in the moment between that look and the write, holds the port up
 //!   until it is read, or until a supervisor sends [`INTERRUPT`]: no write to such a counter is sure not to wait. Then
-//!   the port stops ([`Stop::CallBlocked`]) and takes no other front end.
+//!   the port stops ([`Stop::CallBlocked`]) and takes no other front end. So it does where very many watchers of the
+//!   counter make calls take a quarter of the processor. An access to memory can still wait while its front end takes
+//!   pages out of the file.
+//! - Memory that is no longer used is unmapped in short steps. The next front end waits for it.
 //! - A guest has at most 1 TiB of memory: all ports of a process share its addresses.
 //! - A guest that offers no buffers holds its packets back for 100 ms; from then on they are dropped
 //!   ([`GuestDrop::NoBuffers`]) until it offers some.
@@ -29,6 +32,7 @@
 //! One pair of queues, and so one thread; split rings. Live migration and an IOMMU are refused by name, and so is a
 //! queue without a kick. `UFO` is not offered: the engine does not fragment for it.
 
+mod calls;
 mod config;
 mod copy;
 mod feature;

@@ -28,7 +28,7 @@ segue::reasons! {
         RingIndirect = "stop_ring_indirect": "An indirect table that was not agreed on, that is nested, or of a wrong length.",
         RingDirection = "stop_ring_direction": "A descriptor for writing in the transmit queue, or for reading in the receive queue.",
         RingAddress = "stop_ring_address": "A descriptor whose bytes lie outside of the guest's memory, or one for reception without bytes.",
-        CallBlocked = "stop_call_blocked": "The front end made a call wait, on purpose: no other one is taken until the next start.",
+        CallBlocked = "stop_call_blocked": "The front end made a call wait, or take very long, on purpose: no other one is taken until the next start.",
     }
 }
 

@@ -95,6 +95,8 @@ pub(super) struct Ring {
     shown: u16,
     /// Value of `used` when the guest was last notified or needed no notification.
     told: u16,
+    /// Number of all available chains, and of their bytes, where a search found too few.
+    short: Option<(u16, usize)>,
     /// Whether the guest is to be notified once, although no chain was returned.
     owes_call: bool,
     pub(super) enabled: bool,
@@ -116,6 +118,7 @@ impl Ring {
             used: 0,
             shown: 0,
             told: 0,
+            short: None,
             owes_call: false,
             enabled: false,
             kick: None,
@@ -136,6 +139,7 @@ impl Ring {
     pub(super) fn set_base(&mut self, next: u32) {
         self.next = next as u16;
         self.available = self.next;
+        self.short = None;
     }
 
     /// Returns the number of the next chain.
@@ -160,7 +164,7 @@ impl Ring {
         if self.parts.as_ref().is_some_and(|parts| parts.generation == memory.generation()) {
             return Ok(());
         }
-        self.parts = None;
+        (self.parts, self.short) = (None, None);
         let Some(Addresses { descriptors, available, used }) = self.addresses.filter(|_| self.size > 0) else {
             return Ok(());
         };
@@ -233,6 +237,18 @@ impl Ring {
             0 => Ok(self.look()?.saturating_sub(ahead)),
             known => Ok(known),
         }
+    }
+
+    /// Records that the available chains, `count` in number, have only `bytes` bytes.
+    pub(super) fn found_too_few(&mut self, count: u16, bytes: usize) {
+        self.short = Some((count, bytes));
+    }
+
+    /// Returns the number of available chains if they were found to have fewer than `len` bytes: without more of them
+    /// there is no need to read them again.
+    #[inline]
+    pub(super) fn too_few_for(&self, len: usize) -> Option<u16> {
+        self.short.filter(|(_, bytes)| *bytes < len).map(|(count, _)| count)
     }
 
     /// Returns whether `count` chains are all that the ring can hold.
@@ -368,6 +384,7 @@ impl Ring {
     /// Returns the next `count` chains, whose entries were written. The guest sees them after [`Ring::show`].
     #[inline]
     pub(super) fn publish(&mut self, count: u16) {
+        self.short = None;
         self.next = self.next.wrapping_add(count);
         self.used = self.used.wrapping_add(count);
     }

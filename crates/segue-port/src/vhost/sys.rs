@@ -111,6 +111,15 @@ pub(super) fn prefetch(slice: &VolatileSlice<'_>) {
     let _ = slice;
 }
 
+/// Removes the pages of a range of a guest's memory from the tables of this process, whose mapping stays. Does nothing
+/// where the kernel refuses, as within huge pages: there are few of those.
+pub(super) fn drop_pages(slice: &VolatileSlice<'_>) {
+    let guard = slice.ptr_guard_mut();
+    // SAFETY: the range is mapped as long as the slice. The file keeps its content, zeros that replaced a lost file are
+    // zeros again, and every access to a guest's memory holds for any content.
+    unsafe { libc::madvise(guard.as_ptr().cast(), slice.len(), libc::MADV_DONTNEED) };
+}
+
 /// A file system whose files are in memory: neither an access nor a close waits for another process or a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MemoryFs {
@@ -167,6 +176,14 @@ fn add(fd: BorrowedFd<'_>) -> Result<(), Stop> {
     let written = unsafe { libc::write(fd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
     let has_waited = written < 0 && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted;
     if has_waited { Err(Stop::CallBlocked) } else { Ok(()) }
+}
+
+/// Returns the processor time of this thread.
+pub(super) fn thread_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel fills the structure, which outlives the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Signal by which a supervisor ends the wait of a packet loop for a full counter of calls. The first port of a guest
@@ -256,8 +273,9 @@ impl AsFd for Timer {
     }
 }
 
-/// Largest number of regions of all ports together whose faults are caught.
-const MOST_GUARDS: usize = 4096;
+/// Largest number of regions of all ports together whose faults are caught: 64 for each of the 128 ports that a bridge
+/// may have.
+pub(super) const MOST_GUARDS: usize = 128 * 64;
 /// Value of [`Watched::start`] for an entry that is reserved but not filled yet: no mapping starts there.
 const TAKEN: usize = 1;
 
@@ -447,6 +465,15 @@ mod tests {
         let status = segue_lab::test_again(test, FAULTY).unwrap();
         // By an abort it would be another signal.
         assert_eq!(status.signal(), Some(libc::SIGBUS), "{status}");
+    }
+
+    #[test]
+    fn the_regions_of_all_ports_that_a_bridge_may_have_are_guarded() {
+        // Other tests have those of one port. No access is made, or fails, at these addresses.
+        let all: Vec<_> = (1..127 * 64)
+            .map(|n| Guard::new(ptr::without_provenance_mut(usize::MAX - n), 1).map(|guard| (guard.is_lost(), guard)))
+            .collect();
+        assert!(all.iter().all(|guard| matches!(guard, Some((false, _)))));
     }
 
     /// Miri judges this test: a pointer beyond the memory is undefined behaviour, but a processor ignores it.

@@ -398,6 +398,42 @@ fn chains_of_very_many_descriptors_end_a_call_before_its_budget() {
 }
 
 #[test]
+fn a_guest_cannot_vouch_for_its_checksums() {
+    for v4 in [true, false] {
+        let mut bench = Bench::ready(feature::USUAL);
+        let mut wrong = frame(v4, 100, 0, Fill::Good);
+        *wrong.last_mut().unwrap() ^= 1;
+        let mut tagged = header(v4, 0);
+        tagged[0] = 3;
+        bench.front.send_packet(0, &[2, 0, 0, 0, 0, 0, 0, 0, 0, 0], &wrong, &[]);
+        bench.front.send_packet(1, &tagged, &frame(v4, 100, 1, Fill::Primed), &[]);
+        let csums: Vec<Csum> = bench
+            .receive()
+            .into_iter()
+            .map(|one| match one {
+                Received::Frame(frame) => frame.csum,
+                Received::Packet(packet) => panic!("it was parsed: {:?}", packet.offload.unit),
+            })
+            .collect();
+        assert_eq!(csums, [Csum::Unknown, Csum::Partial]);
+    }
+}
+
+#[test]
+fn a_driver_that_verifies_no_checksums_gets_no_flags() {
+    for (features, flags) in [(feature::USUAL, 2), (feature::USUAL & !feature::GUEST_CSUM, 0)] {
+        let mut bench = Bench::ready(features);
+        bench.front.offer_buffers(2048);
+        let sent = frame(true, 100, 0, Fill::Good);
+        let mut packet = testing::load_frame(&mut bench.pages, &sent);
+        packet.offload.unit = Unit::Whole(Csum::Verified);
+        assert_eq!(bench.send(packet), Sent::All);
+        let got = bench.front.received();
+        assert_eq!((got[0].0[0], &got[0].1), (flags, &sent));
+    }
+}
+
+#[test]
 fn a_driver_that_was_stopped_is_not_stalled_and_has_the_whole_time_again() {
     let mut bench = Bench::ready(feature::USUAL);
     let packet = train(&mut bench.pages, true, 20_000, 1400);
