@@ -1,8 +1,8 @@
 use segue::gso::{Arena, Frames, Limits, SegmentCsum, split, split_linear};
 use segue::packet::{Csum, Frag, Packet, Pool, Start, TrainCsum, Tunnels, Unit};
 use segue::virtio::{
-    self, Form, GSO_NONE, GSO_UDP_TUNNEL_IPV4, GSO_UDP_TUNNEL_IPV6, Loaded, Place, State, TAP_TUNNEL_OFFLOADS,
-    TUN_OFFLOADS, VirtioNet, describe, describe_frame, device,
+    self, Form, GSO_NONE, GSO_UDP_TUNNEL_IPV4, GSO_UDP_TUNNEL_IPV6, Loaded, Place, SctpPlace, State,
+    TAP_TUNNEL_OFFLOADS, TUN_OFFLOADS, VirtioNet, describe, describe_frame, device,
 };
 use segue_testkit::sum;
 
@@ -69,6 +69,7 @@ fn received(header: &VirtioNet, bytes: &[u8], start: Start) -> usize {
     match virtio::check(header, &plain) {
         Ok(State::Unit(unit)) => assert_eq!((loaded, packet.offload.unit), (Ok(Loaded::Ready), unit)),
         Ok(State::Owed(place)) => assert_eq!(loaded, Ok(Loaded::Owed(place))),
+        Ok(State::OwedSctp(place)) => assert_eq!(loaded, Ok(Loaded::OwedSctp(place))),
         // A train in a tunnel is for `load` alone.
         Err(why) => assert!(loaded == Err(why) || header.gso_type != GSO_NONE && loaded == Ok(Loaded::Ready)),
     }
@@ -84,6 +85,10 @@ fn received(header: &VirtioNet, bytes: &[u8], start: Start) -> usize {
         Err(_) => 0,
         Ok(Loaded::Owed(place)) => {
             completed(place, bytes, start);
+            0
+        }
+        Ok(Loaded::OwedSctp(place)) => {
+            completed_sctp(place, bytes, start);
             0
         }
         Ok(Loaded::Ready) => {
@@ -109,6 +114,17 @@ fn completed(place: Place, bytes: &[u8], start: Start) {
     let mut expected = bytes.to_vec();
     expected[place.field..][..2].copy_from_slice(&value.to_be_bytes());
     assert_eq!(filled, expected);
+    let loaded = virtio::load(&VirtioNet::default(), Frag::all(filled), start, &mut Packet::default());
+    assert_eq!(loaded, Ok(Loaded::Ready));
+}
+
+/// Completes the checksum of the SCTP packet at `place`: only its four bytes change, and the packet needs nothing more.
+fn completed_sctp(place: SctpPlace, bytes: &[u8], start: Start) {
+    assert!(place.field() + 4 <= place.end && place.end <= bytes.len());
+    let mut filled = bytes.to_vec();
+    place.fill(&mut filled);
+    let field = place.field()..place.field() + 4;
+    assert_eq!((&filled[..field.start], &filled[field.end..]), (&bytes[..field.start], &bytes[field.end..]));
     let loaded = virtio::load(&VirtioNet::default(), Frag::all(filled), start, &mut Packet::default());
     assert_eq!(loaded, Ok(Loaded::Ready));
 }
@@ -142,6 +158,7 @@ fn sent(packet: &Packet<Vec<u8>>, limits: &Limits, start: Start) -> usize {
                 Ok(Loaded::Ready) => assert_eq!(unit, Unit::Whole(Csum::Partial)),
                 // The checksum lies in a tunnel that is not looked into, or in front of padding.
                 Ok(Loaded::Owed(place)) => assert_eq!(place.start, usize::from(header.csum_start)),
+                Ok(Loaded::OwedSctp(place)) => panic!("{place:?}: {header:?} {bytes:02x?}"),
                 Err(why) => panic!("{why:?}: {header:?} {bytes:02x?}"),
             },
             (None, SegmentCsum::Verified | SegmentCsum::AsIs) => {

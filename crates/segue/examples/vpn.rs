@@ -15,20 +15,22 @@ pub struct Vpn<T> {
     splitter: Splitter,
     joiner: Joiner,
     read: Vec<u8>,
+    /// Number of reads that could not be split, such as a train with a source route: any user can send one.
+    pub refused: u64,
 }
 
 impl<T: Read + Write> Vpn<T> {
     /// Creates one end of a VPN; `offloads` are the `TUN_F_` bits that the kernel accepted, and `key` is random.
     pub fn new(tun: T, offloads: u32, key: Key) -> Self {
         let splitter = Splitter::virtio(virtio::Form::Basic, Start::Ip);
-        Vpn { tun, splitter, joiner: Joiner::tun(key, offloads), read: vec![0; 65_536 + 10] }
+        Vpn { tun, splitter, joiner: Joiner::tun(key, offloads), read: vec![0; 65_536 + 10], refused: 0 }
     }
 
     /// Reads the device once; `send` gets each packet with [`ROOM`] around it, to be sealed and sent.
     pub fn outward(&mut self, mut send: impl FnMut(&mut [u8]) -> io::Result<()>) -> io::Result<()> {
         let len = self.tun.read(&mut self.read)?;
         let mut datagram = [0; 9216];
-        for packet in self.splitter.read(&self.read[..len]).map_err(io::Error::other)?.iter() {
+        for packet in self.splitter.read_or(&self.read[..len], |_| self.refused += 1).iter() {
             let len = packet.write_to(&mut datagram[ROOM.0..]).map_err(io::Error::other)?;
             send(&mut datagram[..ROOM.0 + len + ROOM.1])?;
         }

@@ -1,4 +1,5 @@
-//! The Internet checksum (RFC 1071): a running sum, the resulting field, and the pseudo headers.
+//! The Internet checksum (RFC 1071): a running sum, the resulting field, and the pseudo headers. Besides it, the CRC32c
+//! of SCTP.
 //!
 //! A [`Sum`] is a sum in progress, a [`Field`] is two bytes of a header. They are different types because confusing the
 //! two, or forgetting the complement between them, is a classic mistake.
@@ -9,10 +10,12 @@
 //!
 //! Long inputs are summed with the widest vectors that the CPU has; [`implementation`] names them.
 
+mod crc32c;
 mod field;
 mod pseudo;
 mod sum;
 
+pub use crc32c::Crc32c;
 pub use field::Field;
 pub use pseudo::{pseudo_v4, pseudo_v6};
 pub use sum::Sum;

@@ -125,7 +125,13 @@ impl Joiner {
     ///
     /// Only for traffic that this host terminates: to forward so large a packet it would have to fragment it.
     pub fn plain(key: Key) -> Joiner {
-        Joiner::new(Config::vpn(key), Limits::plain(), None)
+        Joiner::plain_with(Config::vpn(key))
+    }
+
+    /// Creates a joiner like [`Joiner::plain`] with the given rules; with [`Config::max_packets`] below 2, each packet
+    /// stays alone.
+    pub fn plain_with(config: Config) -> Joiner {
+        Joiner::new(config, Limits::plain(), None)
     }
 
     fn new(config: Config, limits: Limits, form: Option<Form>) -> Joiner {

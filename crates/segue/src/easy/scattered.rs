@@ -48,7 +48,7 @@ impl Splitter {
         loan.lend_all(pieces, 0, |State { packet, arena, .. }, pieces| {
             match virtio::load_ranges(header, pieces.map(Frag::all), start, packet)? {
                 Loaded::Ready => {}
-                Loaded::Owed(_) => return Err(virtio::Refusal::GsoChecksumPlace.into()),
+                Loaded::Owed(_) | Loaded::OwedSctp(_) => return Err(virtio::Refusal::GsoChecksumPlace.into()),
             }
             arena.clear();
             gso::split(packet, limits, arena)?;

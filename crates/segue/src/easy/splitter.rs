@@ -7,7 +7,7 @@ use super::write::{self, Short};
 use crate::arch::lent::{Borrower, Lent, Loan};
 use crate::gso::{self, Arena, Limits, SegmentCsum};
 use crate::packet::{Csum, Frag, Packet, Start, Unit};
-use crate::virtio::{self, Form, Loaded, Place, VirtioNet};
+use crate::virtio::{self, Form, Loaded, Place, SctpPlace, VirtioNet};
 
 /// A splitter of packets and trains read from a device into single packets with complete checksums.
 ///
@@ -35,14 +35,23 @@ pub struct Splitter {
     pub(super) state: State,
 }
 
+/// A checksum that is completed when the packet is written, besides those of TCP and UDP.
+#[derive(Clone, Copy, Debug, Default)]
+enum Foreign {
+    #[default]
+    Nothing,
+    Sum(Place),
+    Sctp(SctpPlace),
+}
+
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) packet: Packet<Lent>,
     pub(super) arena: Arena,
     /// The offsets of the transport checksum.
     transport: Option<write::Owed>,
-    /// The offsets of a checksum that the engine does not know.
-    owed: Option<Place>,
+    /// The checksum of what was read, where it is not that of a transport header that is split.
+    owed: Foreign,
     is_lent: bool,
 }
 
@@ -85,14 +94,33 @@ impl Splitter {
     /// # Errors
     /// [`ReadError`] for a packet that contradicts its header or that cannot be split. It is to be dropped and counted.
     pub fn read<'s>(&'s mut self, buffer: &'s [u8]) -> Result<Packets<'s>, ReadError> {
-        let (header, body) = match self.form {
-            Some(form) => {
-                let header = VirtioNet::parse(buffer, form).ok_or(virtio::Refusal::Short)?;
-                (header, buffer.get(form.len()..).unwrap_or(&[]))
-            }
-            None => (VirtioNet::default(), buffer),
-        };
+        let (header, body) = self.parts(buffer);
         self.read_with(&header, body)
+    }
+
+    /// Splits the result of one read like [`Splitter::read`], but returns no packets where that is an error, which
+    /// `refused` gets, for a loop that goes on.
+    ///
+    /// ```
+    /// use segue::easy::Splitter;
+    /// use segue::packet::Start;
+    /// use segue::virtio::Form;
+    ///
+    /// let (mut splitter, mut refused) = (Splitter::virtio(Form::Basic, Start::Ip), 0);
+    /// assert!(splitter.read_or(&[0; 10], |_reason| refused += 1).is_empty()); // a header without a packet
+    /// assert_eq!(refused, 1);
+    /// ```
+    pub fn read_or<'s>(&'s mut self, buffer: &'s [u8], refused: impl FnOnce(ReadError)) -> Packets<'s> {
+        let (header, body) = self.parts(buffer);
+        let (packets, result) = self.split(&header, body);
+        result.unwrap_or_else(refused);
+        packets
+    }
+
+    /// Returns the header of a read and what follows it, which is empty if the header is not whole.
+    fn parts<'s>(&self, buffer: &'s [u8]) -> (VirtioNet, &'s [u8]) {
+        let Some(form) = self.form else { return (VirtioNet::default(), buffer) };
+        VirtioNet::parse(buffer, form).zip(buffer.get(form.len()..)).unwrap_or_default()
     }
 
     /// Splits a packet or train that was received with `header`, for headers that do not directly precede their
@@ -101,21 +129,29 @@ impl Splitter {
     /// # Errors
     /// As for [`Splitter::read`].
     pub fn read_with<'s>(&'s mut self, header: &VirtioNet, packet: &'s [u8]) -> Result<Packets<'s>, ReadError> {
+        let (packets, result) = self.split(header, packet);
+        result.map(|()| packets)
+    }
+
+    /// Splits a packet or train; where it cannot be split, no packets are returned beside the reason.
+    #[inline]
+    fn split<'s>(&'s mut self, header: &VirtioNet, packet: &'s [u8]) -> (Packets<'s>, Result<(), ReadError>) {
         let start = self.start;
         let mut loan = Loan::new(&mut self.state);
-        loan.lend(packet, 0, |state, bytes| {
+        let result = loan.lend(packet, 0, |state, bytes| {
             let State { packet, arena, transport, owed, .. } = state;
+            arena.clear();
             *owed = match virtio::load(header, Frag::all(bytes), start, packet)? {
-                Loaded::Ready => None,
-                Loaded::Owed(place) => Some(place),
+                Loaded::Ready => Foreign::Nothing,
+                Loaded::Owed(place) => Foreign::Sum(place),
+                Loaded::OwedSctp(place) => Foreign::Sctp(place),
             };
             *transport = write::Owed::of(&packet.layout);
-            arena.clear();
             // Transport checksums are completed when the packet is written, in the pass that copies its payload.
             gso::split(packet, &Limits { csum: true, ..Limits::NONE }, arena)?;
-            Ok::<_, ReadError>(())
-        })?;
-        Ok(Packets { loan })
+            Ok(())
+        });
+        (Packets { loan }, result)
     }
 }
 
@@ -164,7 +200,7 @@ impl Packets<'_> {
     pub fn verify(&self) -> Csum {
         let State { packet, owed, .. } = self.loan.value();
         match packet.offload.unit {
-            _ if owed.is_some() => Csum::Unknown,
+            _ if !matches!(owed, Foreign::Nothing) => Csum::Unknown,
             Unit::Train { .. } | Unit::Whole(Csum::Partial | Csum::Verified) => Csum::Verified,
             Unit::Whole(_) => gso::verify(packet),
         }
@@ -175,7 +211,7 @@ impl Packets<'_> {
         let State { packet, arena, transport, owed, .. } = self.loan.value();
         // What was read is one range of bytes, and so is the payload.
         let payload = packet.payload.frags().first().map_or(&[][..], Frag::bytes);
-        let (transport, owed) = (transport.as_ref(), owed.as_ref());
+        let transport = transport.as_ref();
         arena.segments().iter().map(move |segment| SplitPacket {
             head: arena.head(segment),
             payload: payload.get(segment.payload.start as usize..segment.payload.end as usize).unwrap_or(&[]),
@@ -192,7 +228,7 @@ pub struct SplitPacket<'a> {
     payload: &'a [u8],
     /// The checksum that is completed when the packet is written.
     transport: Option<&'a write::Owed>,
-    owed: Option<&'a Place>,
+    owed: &'a Foreign,
 }
 
 impl fmt::Debug for SplitPacket<'_> {
@@ -224,8 +260,10 @@ impl SplitPacket<'_> {
         let (needed, given) = (self.len(), out.len());
         let place = out.get_mut(..needed).ok_or(Short { needed, given })?;
         write::packet(self.head, self.payload, self.transport, place);
-        if let Some(owed) = self.owed {
-            owed.fill(place);
+        match *self.owed {
+            Foreign::Nothing => {}
+            Foreign::Sum(owed) => owed.fill(place),
+            Foreign::Sctp(owed) => owed.fill(place),
         }
         Ok(needed)
     }

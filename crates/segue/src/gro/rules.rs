@@ -267,7 +267,15 @@ pub(super) fn gate<B: AsRef<[u8]>>(packet: &Packet<B>, config: &Config) -> Resul
         Unit::Train { .. } => return Err(RefusalReason::AlreadyTrain),
         Unit::Whole(Csum::Bad) => return Err(RefusalReason::BadChecksum),
         Unit::Whole(Csum::Absent) => return Err(RefusalReason::NoChecksum),
-        Unit::Whole(_) => {}
+        Unit::Whole(Csum::Partial) => {}
+        // A caller that calls it verified may mean that there is none.
+        Unit::Whole(_) => {
+            if let Some((Kind::Udp, bytes)) = packet.transport()
+                && read_u16(bytes, udp::CHECKSUM) == Some(0)
+            {
+                return Err(RefusalReason::NoChecksum);
+            }
+        }
     }
     let is_fit = packet.layout.is_exact() || (config.profile.trims() && packet.layout.is_padded());
     if !is_fit {

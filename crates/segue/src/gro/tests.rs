@@ -3,7 +3,7 @@
 use alloc::collections::VecDeque;
 
 use segue_testkit::Rng;
-use segue_testkit::build::{Gre, Ip, L4, Packet as Built, Shim, Tcp, Tunnel, Udp, V4, V6};
+use segue_testkit::build::{Ethernet, Gre, Ip, L4, Packet as Built, Shim, Tcp, Tunnel, Udp, V4, V6};
 
 use super::ip_id::Ids;
 use super::key::FlowKey;
@@ -14,8 +14,12 @@ use super::tunnel_form::TunnelFormId;
 use super::verify::is_sum_good;
 use super::*;
 use crate::checksum::{Field, Sum};
-use crate::packet::{Frag, Kind, Layout, Packet, Start, Stop, Tunnels};
+use crate::easy::Joiner;
+use crate::gso::Limits;
+use crate::hash::Key;
+use crate::packet::{Csum, Frag, Kind, Layout, Packet, Start, Stop, Tunnels};
 use crate::time::Nanos;
+use crate::virtio::{Form, TUN_OFFLOADS};
 
 fn packet(port: u16) -> Box<Packet<Vec<u8>>> {
     let tcp =
@@ -293,4 +297,41 @@ fn a_segment_that_joins_closes_the_train_where_none_can_follow() {
 fn the_size_of_a_held_flow_is_bounded() {
     // With the default of 256 flows the table takes well under a megabyte, whatever is sent.
     assert!(size_of::<Held<Vec<u8>>>() + size_of::<Packet<Vec<u8>>>() < 1500);
+}
+
+/// Tests that a datagram without a checksum does not get one, whatever a caller says about it.
+#[test]
+fn datagrams_without_a_checksum_are_not_joined_even_if_they_are_called_verified() {
+    const VXLAN: u16 = 4789;
+    let tunnels = Tunnels::NONE.with(VXLAN, Kind::Vxlan);
+    for is_v6 in [false, true] {
+        let ip = if is_v6 { Ip::V6(V6::new(1, 1, 2)) } else { Ip::V4(V4::new(1, 1, 2)) };
+        let udp = Udp { src_port: 7, dst_port: 8, checksum: false };
+        let outer = Udp { src_port: 9, dst_port: VXLAN, checksum: false };
+        let ethernet = Some(Ethernet::default());
+        let tunnel = Tunnel { ip: ip.clone(), udp: Some((outer, Shim::Vxlan(5, false))), gre: None, ethernet };
+        let plain = Built { ip, l4: L4::Udp(udp), data: vec![1; 100] }.bytes();
+        for packet in [plain.clone(), tunnel.wrap(&plain)] {
+            for in_pieces in [false, true] {
+                let mut joiner = Joiner::virtio(
+                    Config { tunnels, ..Config::vpn(Key([1, 2])) },
+                    Limits::tun(TUN_OFFLOADS[0]),
+                    Form::Basic,
+                );
+                let mut batch = joiner.batch();
+                for _ in 0..2 {
+                    match in_pieces {
+                        false => batch.push_with(&packet, Csum::Verified),
+                        true => batch.push_pieces(packet.chunks(50), Csum::Verified),
+                    };
+                }
+                for number in 0..2 {
+                    let train = batch.pop().expect("one of two");
+                    let bytes: Vec<u8> = train.pieces().flatten().copied().collect();
+                    assert!(bytes[10..] == packet, "{number} {is_v6} {in_pieces}: {bytes:02x?}");
+                }
+                assert!(batch.pop().is_none());
+            }
+        }
+    }
 }

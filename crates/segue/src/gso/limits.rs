@@ -27,6 +27,9 @@ pub struct Limits {
     pub tso4: bool,
     /// Whether the port takes TCP trains over IPv6.
     pub tso6: bool,
+    /// Whether its TCP trains may have CWR, which is then on their first segment only; true in [`Limits::NONE`].
+    /// Without this such a train is cut.
+    pub ecn: bool,
     /// Whether the port takes UDP trains (`UDP_L4`), over IPv4 and IPv6.
     pub uso: bool,
     /// Whether the port takes trains of these kinds inside one UDP tunnel too (VXLAN, Geneve, GUE, FOU; without GRE and
@@ -67,6 +70,7 @@ impl Limits {
         outer_csum: false,
         tso4: false,
         tso6: false,
+        ecn: true,
         uso: false,
         udp_tunnel: false,
         udp_tunnel_csum: false,

@@ -179,7 +179,7 @@ impl<'a> SegmentPlan<'a> {
             GsoKind::Udp => (limits.uso, limits.max_udp_segs),
         };
         let takes = takes && limits.csum && self.has_taken_layers(limits) && !self.keeps_cwr;
-        let takes = takes && self.head.len() <= limits.max_head;
+        let takes = takes && self.head.len() <= limits.max_head && (limits.ecn || !self.has_cwr());
         // Its length field is the largest one.
         let ip = self.layout.outer_ip();
         let is_jumbo = limits.max_bytes > MAX_IP_LEN + MAX_HEADER_BYTES
@@ -211,6 +211,13 @@ impl<'a> SegmentPlan<'a> {
             && layer.remote.is_none()
             && outside.iter().all(|header| header.kind != Kind::Gre)
             && (limits.udp_tunnel_csum || !has_udp_checksum(self.head, udp, *layer))
+    }
+
+    /// Returns whether the train is of TCP with CWR.
+    fn has_cwr(&self) -> bool {
+        let transport = self.layout.transport().filter(|header| header.kind == Kind::Tcp);
+        let flags = transport.and_then(|header| self.head.get(header.start() + tcp::FLAGS));
+        flags.is_some_and(|flags| flags & tcp::CWR != 0)
     }
 
     /// Returns the port's task for the transport checksum.

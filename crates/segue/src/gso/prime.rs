@@ -13,10 +13,16 @@ use crate::wire::{self, read_u16, udp, write_u16};
 ///
 /// # Errors
 /// [`Refusal::Transport`] or [`Refusal::Fragment`] for a packet without a TCP or UDP header; [`Refusal::Layout`] where
-/// the header is not after an IP header. The packet is then unchanged.
+/// the header is not after an IP header; [`Refusal::Trailing`] for a single packet that ends before the IP packet
+/// around it, since a device would sum what is behind it too. The packet is then unchanged.
 pub fn request_checksum<B: Buffer>(packet: &mut Packet<B>) -> Result<(), Refusal> {
-    let len = packet.layout.end().max(packet.head.len());
-    let (field, value) = primed(packet.head.bytes(), &packet.layout, len)?;
+    let (head, layout) = (packet.head.bytes(), &packet.layout);
+    let len = layout.end().max(head.len());
+    // The length fields of a train need not be those of the whole.
+    if matches!(packet.offload.unit, Unit::Whole(_)) {
+        no_trailer(head, layout, len)?;
+    }
+    let (field, value) = primed(head, layout, len)?;
     write_u16(packet.head.bytes_mut(), field, value.value());
     if let Unit::Whole(csum) = &mut packet.offload.unit {
         *csum = Csum::Partial;
@@ -45,6 +51,7 @@ pub fn request_checksum<B: Buffer>(packet: &mut Packet<B>) -> Result<(), Refusal
 /// As for [`request_checksum`].
 pub fn prime(packet: &mut [u8], start: Start) -> Result<(), Refusal> {
     let layout = wire::parse(packet, start, &Tunnels::NONE);
+    no_trailer(packet, &layout, layout.end())?;
     let (field, value) = primed(packet, &layout, layout.end())?;
     write_u16(packet, field, value.value());
     Ok(())
@@ -68,13 +75,14 @@ pub fn prime(packet: &mut [u8], start: Start) -> Result<(), Refusal> {
 /// ```
 ///
 /// # Errors
-/// As for [`request_checksum`].
+/// As for [`request_checksum`], but for [`Refusal::Trailing`].
 pub fn fill(packet: &mut [u8], start: Start) -> Result<(), Refusal> {
     let layout = wire::parse(packet, start, &Tunnels::NONE);
-    let (field, value) = primed(packet, &layout, layout.end())?;
+    let end = transport_end(packet, &layout).unwrap_or(layout.end());
+    let (field, value) = primed(packet, &layout, end)?;
     let (kind, from) = layout.transport().map(|header| (header.kind, header.start())).ok_or(Refusal::Transport)?;
     write_u16(packet, field, value.value());
-    let sum = crate::checksum::Sum::of(packet.get(from..layout.end()).ok_or(Refusal::Layout)?);
+    let sum = crate::checksum::Sum::of(packet.get(from..end).ok_or(Refusal::Layout)?);
     let value = if kind == Kind::Udp { Field::complete_udp(sum) } else { Field::complete(sum) };
     write_u16(packet, field, value.value());
     Ok(())
@@ -102,6 +110,23 @@ pub(crate) fn verify<B: Buffer>(packet: &Packet<B>) -> Csum {
     sum.add(head.get(transport.start()..).unwrap_or(&[]));
     sum.append(packet.payload.sum(0..payload), payload);
     if sum.fold() == 0xffff { Csum::Verified } else { Csum::Bad }
+}
+
+/// Returns the end of the segment or datagram, as length fields state it: it may lie before that of the IP packet
+/// around it (RFC 9868), which may lie before that of a tunnel. `None` where they state none, as in a train that is too
+/// long.
+fn transport_end(head: &[u8], layout: &Layout) -> Option<usize> {
+    let transport = layout.transport()?;
+    let end = match transport.kind {
+        Kind::Udp => transport.start() + usize::from(read_u16(head, transport.start() + udp::LENGTH)?),
+        _ => wire::ip_end(head, layout.inner_ip()?)?,
+    };
+    (end >= transport.end()).then_some(end)
+}
+
+/// Checks that the segment or datagram ends at `end`.
+fn no_trailer(head: &[u8], layout: &Layout, end: usize) -> Result<(), Refusal> {
+    if transport_end(head, layout).is_none_or(|found| found == end) { Ok(()) } else { Err(Refusal::Trailing) }
 }
 
 /// Returns the offset of the transport checksum in a packet with the given headers that ends at `end`, and its primed

@@ -20,7 +20,7 @@ crate::reasons! {
         Tiny = "gso_tiny_mtu": "An MTU that leaves no room for the first fragment, which holds all headers.",
         Overlap = "gso_fragment_overlap": "A TCP fragment that begins inside the TCP header of another.",
         Ragged = "gso_fragment_ragged": "A fragment before the last whose length is no multiple of 8.",
-        Trailing = "gso_trailing": "Bytes after the inner packet of a packet to be fragmented.",
+        Trailing = "gso_trailing": "Bytes after the inner packet of a packet to be fragmented, or of one whose checksum is left to a device.",
         Sequence = "gso_gre_sequence": "A packet to be fragmented under a GRE sequence number, of which it has only one.",
         Unverified = "gso_outer_unknown": "A packet to be fragmented whose outer checksum was not verified.",
     }

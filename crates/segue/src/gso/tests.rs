@@ -11,9 +11,10 @@ use super::cursor::Cursor;
 use super::fragment::Cut;
 use super::limits::{Fragment, Limits, MIN_TCP_SIZE};
 use super::plan::SegmentPlan;
+use super::prime::{fill as fill_checksum, prime, request_checksum, verify};
 use super::refusal::Refusal;
 use super::segment::{Segment, SegmentCsum};
-use super::split::push_joined;
+use super::split::{push_joined, split, split_linear};
 use super::uncut::gso_of;
 use super::whole::{Task, fill_any, fill_short};
 use crate::checksum::{Field, Sum, pseudo_v4, pseudo_v6};
@@ -22,6 +23,7 @@ use crate::packet::{
     Csum, Frag, Gso, GsoKind, Kind, Layer, LayerCsum, Layout, Offload, Packet, Payload, Remote, Start, Stop, TrainCsum,
     Tunnels, Unit,
 };
+use crate::virtio::device;
 use crate::wire::{ipv4, ipv6, protocol, read_u16, tcp, write_u16};
 
 /// Limits of a test port that accepts TCP trains of both families, without further limits.
@@ -114,6 +116,66 @@ fn only_several_segments_of_a_size_that_is_not_tiny_pass_uncut() {
             packet.offload.unit = unit;
             assert_eq!(gso_of(&packet, &PORT), None, "{is_v6} {unit:?}");
         }
+    }
+}
+
+/// Tests that a driver without `VIRTIO_NET_F_GUEST_ECN` gets no train with CWR.
+#[test]
+fn a_train_with_cwr_is_cut_for_a_port_that_takes_none_and_has_it_on_the_first_segment_only() {
+    let accepted = 1 << device::GUEST_CSUM | 1 << device::GUEST_TSO4 | 1 << device::GUEST_TSO6;
+    for is_v6 in [false, true] {
+        let at = ip_len(is_v6) + tcp::FLAGS;
+        for (features, flags, count) in
+            [(accepted, tcp::CWR, 3), (accepted | 1 << device::GUEST_ECN, tcp::CWR, 1), (accepted, tcp::ACK, 1)]
+        {
+            let mut packet = train(is_v6, 1000, 3000);
+            packet.head.bytes_mut()[at] |= flags;
+            let (limits, mut arena, mut frames) = (Limits::guest(features, 65_550), Arena::new(), Frames::new());
+            assert_eq!(split(&packet, &limits, &mut arena), Ok(count), "{is_v6} {features:x} {flags}");
+            assert_eq!(split_linear(&packet, &limits, &mut frames), Ok(count));
+            assert_eq!(push_joined(&packet, &limits, &mut Arena::new()), count == 1);
+            for (number, segment) in arena.segments().iter().enumerate() {
+                assert_eq!(segment.gso.is_some(), count == 1);
+                let has_cwr = number == 0 && flags == tcp::CWR;
+                assert_eq!(arena.head(segment)[at] & tcp::CWR != 0, has_cwr, "segment {number}");
+            }
+        }
+    }
+}
+
+/// Builds UDP with 4 bytes of payload and 4 behind the datagram (RFC 9868), or the same inside another IP packet, or
+/// TCP there with 4 bytes behind its IP packet.
+fn trailed(is_tunnelled: bool, is_tcp: bool) -> Vec<u8> {
+    let ip = |number: u8, len: usize| {
+        let mut header = vec![0x45, 0, 0, len as u8, 0, 0, 0, 0, 64, number, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2];
+        let field = Field::complete(Sum::of(&header));
+        write_u16(&mut header, ipv4::CHECKSUM, field.value());
+        header
+    };
+    let udp = [0, 1, 0, 2, 0, 12, 0, 0, 5, 6, 7, 8];
+    let tcp = [0, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x10, 0, 0, 0, 0, 0, 0, 5, 6, 7, 8];
+    let (number, body) = if is_tcp { (6, &tcp[..]) } else { (17, &udp[..]) };
+    let inner = 20 + body.len() + if is_tcp { 0 } else { 4 };
+    let packet = [&ip(number, inner)[..], body, &[0x91, 0x92, 0x93, 0x94]].concat();
+    if is_tunnelled { [ip(4, 20 + packet.len()), packet].concat() } else { packet }
+}
+
+#[test]
+fn a_checksum_covers_a_datagram_that_ends_before_its_ip_packet_and_no_more() {
+    for (is_tunnelled, is_tcp) in [(false, false), (true, false), (true, true)] {
+        let mut packet = trailed(is_tunnelled, is_tcp);
+        let unfilled = packet.clone();
+        assert_eq!(prime(&mut packet, Start::Ip), Err(Refusal::Trailing), "a device would sum too much");
+        let mut loaded = Packet::default();
+        loaded.load(Frag::all(packet.clone()), Start::Ip, &Tunnels::NONE);
+        assert_eq!(request_checksum(&mut loaded), Err(Refusal::Trailing));
+        assert_eq!(packet, unfilled);
+        fill_checksum(&mut packet, Start::Ip).unwrap();
+        // What verifies knows no tunnels.
+        let inner = packet.split_off(if is_tunnelled { 20 } else { 0 });
+        let inner = inner[..if is_tcp { inner.len() - 4 } else { inner.len() }].to_vec();
+        loaded.load(Frag::all(inner), Start::Ip, &Tunnels::NONE);
+        assert_eq!(verify(&loaded), Csum::Verified, "{is_tunnelled} {is_tcp}");
     }
 }
 

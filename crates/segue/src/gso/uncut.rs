@@ -58,5 +58,6 @@ fn gso_if_taken<B: Buffer>(packet: &Packet<B>, limits: &Limits) -> Option<Gso> {
         && layout.ip_levels() == 1
         && packet.offload.layers().is_empty();
     let flags = *head.get(transport.start() + tcp::FLAGS)?;
-    (is_taken && is_plain && flags & (tcp::SYN | tcp::RST) == 0).then_some(gso)
+    let uncut = tcp::SYN | tcp::RST | if limits.ecn { 0 } else { tcp::CWR };
+    (is_taken && is_plain && flags & uncut == 0).then_some(gso)
 }

@@ -104,8 +104,8 @@ impl Limits {
     ///
     /// let limits = Limits::guest(1 << GUEST_CSUM | 1 << GUEST_TSO4, 65_550);
     /// assert!(limits.csum && limits.tso4 && !limits.tso6 && !limits.uso);
-    /// // A train is nothing without owed checksums.
-    /// assert!(!Limits::guest(1 << GUEST_TSO4, 65_550).tso4);
+    /// // A train is nothing without owed checksums, and none may have CWR without `VIRTIO_NET_F_GUEST_ECN`.
+    /// assert!(!Limits::guest(1 << GUEST_TSO4, 65_550).tso4 && !limits.ecn);
     /// ```
     pub const fn guest(features: u64, max_bytes: usize) -> Limits {
         let csum = features >> device::GUEST_CSUM & 1 != 0;
@@ -113,6 +113,7 @@ impl Limits {
             csum,
             tso4: csum && features >> device::GUEST_TSO4 & 1 != 0,
             tso6: csum && features >> device::GUEST_TSO6 & 1 != 0,
+            ecn: features >> device::GUEST_ECN & 1 != 0,
             uso: csum && features >> device::GUEST_USO4 & 1 != 0 && features >> device::GUEST_USO6 & 1 != 0,
             max_bytes,
             max_segs: MAX_TCP_SEGS,

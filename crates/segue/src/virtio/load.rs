@@ -5,10 +5,12 @@
 
 use super::{DATA_VALID, GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM};
 use super::{MAX_UDP_SEGMENTS, Refusal, VirtioNet, tunnelled};
-use crate::checksum::{Field, Sum};
+use crate::checksum::{Crc32c, Field, Sum};
 use crate::packet::remote::field_offset;
-use crate::packet::{Buffer, Csum, Frag, Frame, Gso, GsoKind, Kind, Layout, Packet, Start, TrainCsum, Tunnels, Unit};
-use crate::wire::tcp;
+use crate::packet::{
+    Buffer, Csum, Frag, Frame, Gso, GsoKind, Kind, Layout, Packet, Start, Stop, TrainCsum, Tunnels, Unit,
+};
+use crate::wire::{ip_end, ipv4, ipv6, protocol, sctp, tcp};
 
 /// The result of [`load`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +22,8 @@ pub enum Loaded {
     /// that of a received packet. The caller computes the checksum, writes it and loads the packet again, with a header
     /// of zeros.
     Owed(Place),
+    /// The packet has an SCTP packet without its checksum; otherwise it is as with [`Loaded::Owed`].
+    OwedSctp(SctpPlace),
 }
 
 /// The offsets of a partial checksum that is not that of the innermost transport header, for instance inside a tunnel
@@ -49,6 +53,32 @@ impl Place {
     }
 }
 
+/// The offsets of an SCTP packet whose checksum, a CRC32c (RFC 9260, appendix A), was left to the receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SctpPlace {
+    /// Offset of the SCTP header.
+    pub start: usize,
+    /// The end of the IP packet around it, which has the whole SCTP header. Bytes behind it are not covered.
+    pub end: usize,
+}
+
+impl SctpPlace {
+    /// Returns the offset of the four bytes that take the checksum, from the start of the packet.
+    pub const fn field(self) -> usize {
+        self.start + sctp::CHECKSUM
+    }
+
+    /// Computes the checksum of the packet in `bytes` and writes it. Places past the end change nothing.
+    pub fn fill(self, bytes: &mut [u8]) {
+        let Some(packet) = bytes.get_mut(self.start..self.end) else { return };
+        let Some(field) = packet.get_mut(sctp::CHECKSUM..).and_then(|rest| rest.first_chunk_mut()) else { return };
+        *field = [0; 4];
+        let mut crc = Crc32c::NEW;
+        crc.add(packet);
+        packet[sctp::CHECKSUM..sctp::LEN].copy_from_slice(&crc.field());
+    }
+}
+
 /// The offload state that a virtio-net header declares, as checked by [`check`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
@@ -56,6 +86,8 @@ pub enum State {
     Unit(Unit),
     /// A single packet with a partial checksum outside its innermost transport header.
     Owed(Place),
+    /// A single packet with an SCTP packet without its checksum.
+    OwedSctp(SctpPlace),
 }
 
 /// Returns the packet in `bytes`, received with `header`, unparsed, or returns `bytes` if it must be parsed ([`load`]):
@@ -161,6 +193,7 @@ fn judge<B: Buffer>(header: &VirtioNet, packet: &mut Packet<B>) -> Result<Loaded
     match check(header, packet) {
         Ok(State::Unit(unit)) => packet.offload.unit = unit,
         Ok(State::Owed(place)) => return Ok(Loaded::Owed(place)),
+        Ok(State::OwedSctp(place)) => return Ok(Loaded::OwedSctp(place)),
         Err(reason) => {
             if header.gso_type == GSO_NONE || tunnelled::load(header, packet).is_none() {
                 return Err(reason);
@@ -188,6 +221,8 @@ fn check_single<B: Buffer>(header: &VirtioNet, packet: &Packet<B>) -> Result<Sta
         }
         return Ok(if packet.layout.is_exact() && transport_place(packet) == Some((start, field)) {
             State::Unit(Unit::Whole(Csum::Partial))
+        } else if let Some(place) = sctp_place(packet).filter(|place| (place.start, place.field()) == (start, field)) {
+            State::OwedSctp(place)
         } else {
             State::Owed(Place { start, field })
         });
@@ -236,4 +271,20 @@ fn check_train<B: Buffer>(header: &VirtioNet, packet: &Packet<B>) -> Result<Stat
 fn transport_place<B: Buffer>(packet: &Packet<B>) -> Option<(usize, usize)> {
     let header = packet.layout.transport()?;
     Some((header.start(), header.start() + field_offset(header.kind)?))
+}
+
+/// Returns the offsets of an SCTP packet in the innermost IP packet.
+fn sctp_place<B: Buffer>(packet: &Packet<B>) -> Option<SctpPlace> {
+    let ip = packet.layout.headers().last().filter(|_| packet.layout.stop() == Stop::Protocol)?;
+    let head = packet.head.bytes();
+    let header = head.get(ip.start()..ip.end())?;
+    let number = match ip.kind {
+        Kind::Ipv4 => *header.get(ipv4::PROTOCOL)?,
+        _ => match ipv6::chain(*header.get(ipv6::NEXT_HEADER)?, header.get(ipv6::LEN..)?) {
+            ipv6::Chain::End { next, .. } => next,
+            _ => return None,
+        },
+    };
+    let (start, end) = (ip.end(), ip_end(head, ip)?);
+    (number == protocol::SCTP && start + sctp::LEN <= end).then_some(SctpPlace { start, end })
 }

@@ -20,6 +20,7 @@
 //! match virtio::load(&header, body, Start::Ip, &mut packet)? {
 //!     Loaded::Ready => {} // to gso::split, to a tunnel, to gro
 //!     Loaded::Owed(place) => panic!("a checksum at byte {} is to be computed first", place.field),
+//!     Loaded::OwedSctp(place) => panic!("that of the SCTP packet at byte {}", place.start),
 //! }
 //! # Ok::<(), virtio::Refusal>(())
 //! ```
@@ -31,7 +32,7 @@ mod tunnelled;
 
 pub use describe::{describe, describe_frame};
 pub use features::{TAP_TUNNEL_OFFLOADS, TUN_OFFLOADS, device, tun};
-pub use load::{Loaded, Place, State, check, frame, load, load_ranges};
+pub use load::{Loaded, Place, SctpPlace, State, check, frame, load, load_ranges};
 
 pub use crate::wire::virtio::*;
 

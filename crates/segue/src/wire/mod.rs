@@ -18,6 +18,7 @@ pub mod ipv6;
 pub mod layout;
 pub mod ndisc;
 pub mod parse;
+pub mod sctp;
 pub mod tcp;
 #[cfg(test)]
 pub(crate) mod toy;
@@ -31,6 +32,17 @@ pub use format::{FORMATS, Format, Kind, Next, Remcsum, Shim, Unread};
 pub use layout::{Header, Layout, Stop};
 pub use parse::{parse, parse_front};
 pub use tunnels::Tunnels;
+
+/// Returns the offset of the end of the packet with the IP header `ip` in `head`, as its length field states it; `None`
+/// for a header of another kind, or one that is truncated.
+pub(crate) fn ip_end(head: &[u8], ip: &Header) -> Option<usize> {
+    let (field, from) = match ip.kind {
+        Kind::Ipv4 => (ipv4::TOTAL_LEN, ip.start()),
+        Kind::Ipv6 => (ipv6::PAYLOAD_LEN, ip.start() + ipv6::LEN),
+        _ => return None,
+    };
+    Some(from + usize::from(read_u16(head, ip.start() + field)?))
+}
 
 /// IP protocol numbers (IANA "Assigned Internet Protocol Numbers").
 pub mod protocol {
@@ -58,6 +70,8 @@ pub mod protocol {
     pub const NONE: u8 = 59;
     /// Protocol number of IPv6 destination options.
     pub const DESTINATION: u8 = 60;
+    /// Protocol number of SCTP.
+    pub const SCTP: u8 = 132;
     /// Protocol number of an Ethernet frame.
     pub const ETHERNET: u8 = 143;
 }
