@@ -10,7 +10,8 @@ use segue_port::udp::Receiver;
 /// Number of bytes that the cipher adds before a packet (a counter) and after it (a tag).
 pub const ROOM: (usize, usize) = (8, 16);
 
-/// Reads the device once; `send` gets each packet with headroom and tailroom of [`ROOM`], to be sealed and sent.
+/// Reads the device once; `send` gets each packet with headroom and tailroom of [`ROOM`], to be sealed and sent. What
+/// cannot be split gives none, and is counted (`Tun::unread`).
 pub fn outward(tun: &mut Tun, mut send: impl FnMut(&mut [u8]) -> io::Result<()>) -> io::Result<()> {
     let mut datagram = [0; 9216];
     for packet in tun.read()?.iter() {
@@ -33,7 +34,8 @@ pub fn run(name: &str, local: &str, peer: SocketAddr, random: [u64; 2]) -> Resul
     socket.set_nonblocking(true)?;
     let mut receiver = Receiver::new(&socket);
     loop {
-        match outward(&mut tun, |datagram| socket.send_to(datagram, peer).map(drop)) {
+        // Lost, as on a wire, is what is not sent: the socket is full, or there is no route now.
+        match outward(&mut tun, |datagram| Ok(_ = socket.send_to(datagram, peer))) {
             // A real program waits for both descriptors with poll, or its runtime does.
             Err(error) if error.kind() == WouldBlock => std::thread::sleep(std::time::Duration::from_micros(200)),
             result => result?,

@@ -33,8 +33,8 @@ const ALIGN: usize = 64;
 pub const MIN_PAGE_LEN: usize = 4096;
 /// Bytes at the start of a read that always lie in one page: a virtio-net header, room for a VLAN tag, the addresses.
 pub(crate) const HEADER_AREA: usize = 128;
-/// Length in bytes of a checksum field.
-pub(crate) const FIELD_LEN: usize = 2;
+/// Length in bytes of the longest checksum field.
+pub(crate) const FIELD_LEN: usize = 4;
 /// Largest number of pages of one read.
 const MAX_PIECES: usize = WINDOW.div_ceil(MIN_PAGE_LEN) + 1;
 

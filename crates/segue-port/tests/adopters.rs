@@ -89,6 +89,27 @@ impl Endpoint for Tun {
     }
 }
 
+/// An end whose device takes trains as plain packets.
+struct Plain(Tun);
+
+impl Endpoint for Plain {
+    fn open(config: &TunConfig) -> Result<Self, OpenError> {
+        TunPort::open(config).map(|port| Plain(Tun::plain(port, Config::vpn(Key([3, 4])))))
+    }
+
+    fn outward(&mut self, send: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+        Endpoint::outward(&mut self.0, send)
+    }
+
+    fn inward(&mut self, datagrams: &[Vec<u8>]) -> io::Result<()> {
+        self.0.inward(datagrams)
+    }
+
+    fn joined(&mut self) -> (u64, u64) {
+        self.0.joined()
+    }
+}
+
 /// An end whose device is opened as by an adopter's program; each read must return one packet.
 struct Preset(Tun);
 
@@ -245,8 +266,14 @@ fn a_vpn_on_a_port_carries_a_connection_in_trains() {
 
 #[test]
 fn a_device_without_headers_takes_plain_packets_of_64_kb() {
-    let Some((packets, segments)) = connect::<Tun>(TunOffloads::None) else { return };
+    let Some((packets, segments)) = connect::<Plain>(TunOffloads::None) else { return };
     assert!(packets > 3000 && segments > 0, "{segments} of {packets} packets were joined");
+}
+
+#[test]
+fn a_device_without_headers_takes_packet_by_packet_where_plain_trains_are_not_asked_for() {
+    let Some((packets, segments)) = connect::<Tun>(TunOffloads::None) else { return };
+    assert!(packets > 3000 && segments == 0, "{segments} of {packets} packets were joined");
 }
 
 /// Runs the test itself in another process, because an environment variable applies to a whole process.

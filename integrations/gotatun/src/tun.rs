@@ -58,18 +58,11 @@ impl IpRecv for Outward {
         &'a mut self,
         pool: &mut PacketBufPool,
     ) -> io::Result<impl Iterator<Item = Packet<Ip>> + Send + 'a> {
-        match self.tun.read().await {
-            Ok(packets) => {
-                for packet in packets.iter() {
-                    let mut out = pool.get();
-                    let Ok(len) = packet.write_to(&mut out) else { continue };
-                    out.truncate(len);
-                    self.packets.extend(out.try_into_ip());
-                }
-            }
-            // A packet that contradicts its header is dropped; gotatun would take the error for the device's end.
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => {}
-            Err(error) => return Err(error),
+        for packet in self.tun.read().await?.iter() {
+            let mut out = pool.get();
+            let Ok(len) = packet.write_to(&mut out) else { continue };
+            out.truncate(len);
+            self.packets.extend(out.try_into_ip());
         }
         Ok(self.packets.drain(..))
     }

@@ -46,7 +46,7 @@ pub fn transmit(
     let mut packet = Packet::default();
     match virtio::load_ranges(&header, ranges, Start::Ethernet, &mut packet).map_err(Error::Header)? {
         Loaded::Ready => gso::split_linear(&packet, limits, frames).map(drop).map_err(Error::Split),
-        Loaded::Owed(_) => Err(Error::Header(virtio::Refusal::GsoChecksumPlace)),
+        Loaded::Owed(_) | Loaded::OwedSctp(_) => Err(Error::Header(virtio::Refusal::GsoChecksumPlace)),
     }
 }
 

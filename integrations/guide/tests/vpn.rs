@@ -54,6 +54,7 @@ fn run(peer: SocketAddr, random: [u64; 2], mut cipher: Cipher) -> Result<(), Box
         let mut datagrams = Vec::new();
         match tun.read() {
             Ok(packets) => {
+                // None are in what cannot be split, which any user of this host can send; `tun.unread()` counts it.
                 for packet in packets.iter() {
                     let mut datagram = Vec::new();
                     packet.append_to(&mut datagram, (16, 16)); // room in front, room behind

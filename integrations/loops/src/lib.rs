@@ -62,10 +62,9 @@ impl Endpoint {
             packet.append_to(&mut datagram, ROOM);
             datagrams.push(datagram); // sealed where it lies
         }
-        match self.sender.send(&self.socket, &datagrams, |datagram| (datagram, Some(peer))) {
-            Err(error) if error.kind() == WouldBlock => Ok(()), // lost, as on a wire
-            sent => sent.map(drop),
-        }
+        // Lost, as on a wire, is what is not sent: the socket is full, or there is no route now.
+        _ = self.sender.send(&self.socket, &datagrams, |datagram| (datagram, Some(peer)));
+        Ok(())
     }
 
     fn inward(&mut self) -> io::Result<()> {

@@ -34,6 +34,7 @@ async fn outward(mut tun: AsyncTunReader, socket: Arc<UdpSocket>, peer: SocketAd
             // Here a cipher seals it, where it lies.
             places.push(start..memory.len());
         }
+        // What the kernel refuses, such as without a route, is lost, as on a wire (`sender.lost()`).
         sender.send_async(&socket, &places, |place| (&memory[place.clone()], Some(peer))).await?;
     }
 }

@@ -67,18 +67,29 @@ impl Tun {
         }
         if !leaves.tun {
             rules.max_packets = 0;
-            // With a header: without one, trains are plain packets of 64 kB.
+            // Packets are read one by one; nothing is joined.
             config.offloads = TunOffloads::WriteOnly;
         }
         TunPort::open(&config).map(|port| Tun::new(port, rules))
     }
 
-    /// Creates a device from a port, such as [`TunPort::from_fd`] returns, with the joining rules `config`.
+    /// Creates a device from a port, such as [`TunPort::from_fd`] returns, with the joining rules `config`. Without
+    /// virtio-net headers each write takes one packet; see [`Tun::plain`].
     pub fn new(port: TunPort, config: Config) -> Tun {
+        let max_packets = if port.form().is_some() { config.max_packets } else { 0 };
+        Tun::plain(port, Config { max_packets, ..config })
+    }
+
+    /// Creates a device like [`Tun::new`] whose TCP trains, where it has no virtio-net headers, are IP packets of up to
+    /// 64 kB ([`Joiner::plain`]).
+    ///
+    /// Only for connections that end on this host: it cannot forward such a packet over a link with a smaller MTU, but
+    /// drops it or, without DF, has to fragment it.
+    pub fn plain(port: TunPort, config: Config) -> Tun {
         let (limits, start, name) = (*port.limits(), port.layer().start(), port.name().to_owned());
         let (splitter, joiner) = match port.form() {
             Some(form) => (Splitter::virtio(form, start), Joiner::virtio(config, limits, form)),
-            None => (Splitter::plain(start), Joiner::plain(config.key)),
+            None => (Splitter::plain(start), Joiner::plain_with(config)),
         };
         let outward = Outward { splitter, buffer: vec![0; MAX_FRAME + 24], unread: 0 };
         Tun { file: port.into_fd().into(), outward, inward: Inward::new(name, joiner.starting_with(start)) }
@@ -89,11 +100,11 @@ impl Tun {
         &self.inward.name
     }
 
-    /// Reads once, and returns the packets: a single one, or the segments of a train.
+    /// Reads once, and returns the packets: a single one, the segments of a train, or none where what was read is
+    /// refused. That is counted ([`Tun::unread`]); any user of this host can cause it, by a train with a source route.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] where nothing waits; [`io::ErrorKind::InvalidData`] for a packet that contradicts
-    /// its virtio-net header, which no kernel sends, counted in [`Tun::unread`]; any other error is the device's.
+    /// [`io::ErrorKind::WouldBlock`] where nothing waits; any other error is the device's.
     pub fn read(&mut self) -> io::Result<Packets<'_>> {
         self.outward.read(&self.file)
     }
@@ -140,7 +151,8 @@ impl Tun {
         &mut self.inward.joiner
     }
 
-    /// Returns the number of packets that were read but refused.
+    /// Returns the number of packets and trains that were read but refused: they contradict their virtio-net header, or
+    /// are trains that cannot be split ([`ReadError`](segue::easy::ReadError)).
     pub fn unread(&self) -> u64 {
         self.outward.unread
     }
@@ -185,7 +197,7 @@ impl TunReader {
         self.outward.read(&self.file)
     }
 
-    /// Returns the number of packets that were read but refused.
+    /// Returns the number of packets and trains that were read but refused, as [`Tun::unread`] does.
     pub fn unread(&self) -> u64 {
         self.outward.unread
     }
@@ -242,15 +254,12 @@ pub(super) struct Outward {
 impl Outward {
     fn read(&mut self, mut file: &File) -> io::Result<Packets<'_>> {
         let len = file.read(&mut self.buffer)?;
-        self.packets(len)
+        Ok(self.packets(len))
     }
 
     /// Returns the packets of a read with the given length.
-    pub(super) fn packets(&mut self, len: usize) -> io::Result<Packets<'_>> {
-        self.splitter.read(&self.buffer[..len]).map_err(|error| {
-            self.unread += 1;
-            io::Error::new(io::ErrorKind::InvalidData, error)
-        })
+    pub(super) fn packets(&mut self, len: usize) -> Packets<'_> {
+        self.splitter.read_or(&self.buffer[..len], |_| self.unread += 1)
     }
 }
 
@@ -367,10 +376,12 @@ mod tests {
     use std::process::Command;
     use std::sync::mpsc;
     use std::thread;
+    use std::time::Instant;
 
     use super::super::sys;
     use super::super::tests::{ENDS, PATIENCE, addresses, device, expect_datagrams, tap};
     use super::*;
+    use crate::sys::{UDP_SEGMENT, set_option, set_value};
     use crate::testing::{self, Fill, bytes};
 
     /// Builds the datagrams of `len` bytes that carry `data` from behind the device to the kernel's port `target`.
@@ -395,6 +406,34 @@ mod tests {
                 assert_eq!((tun.drops().of(Drop::Refused), tun.drops().total()), (refused, refused));
             }
         }
+    }
+
+    #[test]
+    fn a_train_that_cannot_be_split_is_counted_and_does_not_end_a_loop() {
+        // Loose source and record route by way of 198.18.0.2: any user may set it.
+        const ROUTE: [u8; 8] = [131, 7, 4, 198, 18, 0, 2, 0];
+        let Some(port) = device(TunOffloads::All) else { return };
+        if !port.limits().uso {
+            return segue_lab::skip_this_test("this kernel has no UDP trains for TUN devices");
+        }
+        let mut tun = Tun::new(port, Config::vpn(Key([1, 2])));
+        let [routed, other] = [(); 2].map(|()| UdpSocket::bind("198.18.0.1:0").unwrap());
+        set_value(routed.as_fd(), libc::IPPROTO_IP, libc::IP_OPTIONS, &ROUTE).unwrap();
+        set_option(routed.as_fd(), libc::SOL_UDP, UDP_SEGMENT, 500).unwrap();
+        routed.send_to(&bytes(2000, 1), "198.18.0.3:7").unwrap();
+        other.send_to(&bytes(321, 2), "198.18.0.2:7").unwrap();
+        let begin = Instant::now();
+        loop {
+            assert!(begin.elapsed() < PATIENCE, "the datagram behind it did not come");
+            let packets = match tun.read() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                packets => packets.expect("a loop goes on"),
+            };
+            if packets.iter().any(|packet| packet.len() == 28 + 321) {
+                break;
+            }
+        }
+        assert_eq!(tun.unread(), 1);
     }
 
     #[test]

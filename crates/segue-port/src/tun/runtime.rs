@@ -31,10 +31,10 @@ impl AsyncTunReader {
     pub async fn read(&mut self) -> io::Result<Packets<'_>> {
         let AsyncTunReader { file, outward } = self;
         let len = file.async_io(Interest::READABLE, |mut file| file.read(&mut outward.buffer)).await?;
-        outward.packets(len)
+        Ok(outward.packets(len))
     }
 
-    /// Returns the number of packets that were read but refused.
+    /// Returns the number of packets and trains that were read but refused, as [`Tun::unread`] does.
     pub fn unread(&self) -> u64 {
         self.outward.unread
     }

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 #[cfg(feature = "tokio")]
 use tokio::io::Interest;
 
+#[cfg(feature = "tokio")]
+use super::send::is_pending;
 use crate::environment::Offloads;
 use crate::messages::{Outgoing, RecvScratch, SendScratch};
 use crate::port::OffloadState;
@@ -51,6 +53,8 @@ pub struct Sender {
     /// The time at which UDP_SEGMENT is tried again, after a device refused it.
     retry: Option<Instant>,
     refused: u64,
+    /// Number of datagrams that [`Sender::send_async`] could not send.
+    lost: u64,
     /// Whether every datagram is sent as a separate message.
     is_plain: bool,
 }
@@ -66,7 +70,7 @@ impl Sender {
     /// without UDP_SEGMENT.
     pub fn new() -> Sender {
         let is_plain = !Offloads::of_environment().udp;
-        Sender { scratch: SendScratch::default(), runs: Vec::new(), retry: None, refused: 0, is_plain }
+        Sender { scratch: SendScratch::default(), runs: Vec::new(), retry: None, refused: 0, lost: 0, is_plain }
     }
 
     /// Sends datagrams in order, and returns the number accepted by the kernel: all, unless the socket is full. `of`
@@ -181,7 +185,9 @@ impl Sender {
         Ok(done)
     }
 
-    /// Sends all datagrams like [`Sender::send`], and waits on the runtime while the socket is full.
+    /// Sends all datagrams like [`Sender::send`], and waits on the runtime while the socket is full. A datagram that
+    /// the kernel refuses, because there is no route or a rule denies it, is lost, as on a wire, and counted
+    /// ([`Sender::lost`]); those behind it are sent. An error that may be about an earlier datagram (ICMP) costs none.
     ///
     /// ```
     /// # async fn send(socket: tokio::net::UdpSocket, to: std::net::SocketAddr) -> std::io::Result<()> {
@@ -192,7 +198,7 @@ impl Sender {
     /// ```
     ///
     /// # Errors
-    /// The error of the first datagram that the kernel refuses; those before it were sent.
+    /// An error of the socket or of the runtime, which every other datagram would meet too.
     #[cfg(feature = "tokio")]
     pub async fn send_async<'a, T>(
         &mut self,
@@ -200,11 +206,29 @@ impl Sender {
         mut datagrams: &'a [T],
         of: impl Fn(&'a T) -> (&'a [u8], Option<SocketAddr>),
     ) -> io::Result<()> {
+        let mut is_repeated = false;
         while !datagrams.is_empty() {
-            let sent = socket.async_io(Interest::WRITABLE, || self.send(socket, datagrams, &of)).await?;
+            let sent = match socket.async_io(Interest::WRITABLE, || self.send(socket, datagrams, &of)).await {
+                Ok(sent) => sent,
+                Err(error) if is_of_socket(&error) => return Err(error),
+                Err(error) if !is_repeated && is_pending(&error) => {
+                    is_repeated = true;
+                    continue;
+                }
+                Err(_) => {
+                    self.lost += 1;
+                    1
+                }
+            };
             datagrams = &datagrams[sent..];
+            is_repeated = false;
         }
         Ok(())
+    }
+
+    /// Returns the number of datagrams that `send_async`, of the feature `tokio`, lost because the kernel refused them.
+    pub fn lost(&self) -> u64 {
+        self.lost
     }
 
     /// Returns the number of runs that the kernel has refused, which were then sent datagram by datagram.
@@ -238,6 +262,12 @@ impl Sender {
             _ => OffloadState::On,
         }
     }
+}
+
+/// Returns whether a failed send is not about its datagram: the socket is gone, or the runtime ends.
+#[cfg(feature = "tokio")]
+fn is_of_socket(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), None | Some(libc::EBADF | libc::ENOTSOCK))
 }
 
 /// Sets the local address from which the last message leaves.
