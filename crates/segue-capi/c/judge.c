@@ -299,6 +299,7 @@ static void tunnels_new(struct segue_tunnel **into, struct segue_tunnel **out_of
     config.version = bytes[2];
     memcpy(config.local, bytes + 3, 16);
     memcpy(config.remote, bytes + 19, 16);
+    config.key[0] = 1, config.key[1] = 2;
     *into = segue_tunnel_new(&config);
     memcpy(config.local, bytes + 19, 16);
     memcpy(config.remote, bytes + 3, 16);

@@ -65,7 +65,8 @@ struct segue_splitter;
 struct segue_splitter *segue_splitter_new(size_t header_len, uint32_t ethernet);
 void segue_splitter_free(struct segue_splitter *splitter);
 /* Splits what one read returned and writes each packet, complete, behind offset bytes of one of outs. Returns the
- * number of packets. 64 kB in the smallest segments are 8192 packets; the MTU of the device bounds the usual number. */
+ * number of packets. 64 kB in the smallest segments are 8192 packets; the MTU of the device bounds the usual number.
+ * An error is about this read alone, which any user of the host can cause: count it, and read on. */
 ptrdiff_t segue_split(struct segue_splitter *splitter, const uint8_t *unit, size_t len, struct segue_out *outs,
                       size_t count, size_t offset);
 
@@ -108,7 +109,9 @@ ptrdiff_t segue_split_chain(struct segue_splitter *splitter, const uint8_t *head
 
 /* ---- join: the packets of a batch into trains for a device ---- */
 
-#define SEGUE_PLAIN 0xffffffffu /* offloads: none; trains are IP packets of up to 64 kB with their checksum */
+/* offloads: none; trains are IP packets of up to 64 kB with their checksum, for a host on which the connections end: it
+ * cannot forward them */
+#define SEGUE_PLAIN 0xffffffffu
 
 struct segue_joiner_config {
     size_t size;         /* sizeof(struct segue_joiner_config) */
@@ -165,6 +168,8 @@ struct segue_tunnel_config {
     uint16_t port;    /* UDP port of both ends, 0 for the usual one */
     uint8_t local[16]; /* IPv4 uses the first 4 bytes */
     uint8_t remote[16];
+    uint64_t key[2]; /* of the flow hash, which chooses the UDP source port: random numbers of the system, secret; the
+                      * library takes its own for zeros, and where size says that they are not there */
 };
 
 struct segue_tunnel;

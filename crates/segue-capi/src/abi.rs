@@ -88,6 +88,24 @@ unsafe fn configuration<'a, T>(config: *const T) -> Option<&'a T> {
     unsafe { config.as_ref() }
 }
 
+/// Returns the configuration of a tunnel at a pointer, with zeros in place of the fields that its size leaves out;
+/// `None` for null, and for a size that leaves out more than the fields that were added.
+///
+/// # Safety
+/// As for [`configuration`].
+unsafe fn tunnel_configuration(config: *const SegueTunnelConfig) -> Option<SegueTunnelConfig> {
+    let mut whole = SegueTunnelConfig::default();
+    // SAFETY: the caller's promise; the rest is not looked at before its size is known.
+    let size = if config.is_null() { 0 } else { unsafe { config.cast::<usize>().read() } };
+    if size < SegueTunnelConfig::LEAST {
+        return None;
+    }
+    let len = size.min(size_of::<SegueTunnelConfig>());
+    // SAFETY: as many bytes are there, by the caller's promise and on the stack; any are fields of numbers.
+    unsafe { ptr::copy_nonoverlapping(config.cast::<u8>(), (&raw mut whole).cast(), len) };
+    Some(whole)
+}
+
 /// Creates an object; null where `make` returns nothing or panics.
 fn created<T>(make: impl FnOnce() -> Option<T>) -> *mut T {
     let made = catch_unwind(AssertUnwindSafe(|| make().map(|object| Box::into_raw(Box::new(object)))));
@@ -503,14 +521,14 @@ pub unsafe extern "C" fn segue_join_in_place(
 pub unsafe extern "C" fn segue_tunnel_new(config: *const SegueTunnelConfig) -> *mut SegueTunnel {
     created(|| {
         // SAFETY: the caller's promise.
-        let config = unsafe { configuration(config) }?;
+        let config = unsafe { tunnel_configuration(config) }?;
         let address = |bytes: &[u8; 16]| match config.version {
             4 => Some(IpAddr::V4(Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3]))),
             6 => Some(IpAddr::V6(Ipv6Addr::from(*bytes))),
             _ => None,
         };
         let addresses = address(&config.local).zip(address(&config.remote))?;
-        Tunnel::new((config.mode, config.carrier), addresses, config.port).ok().map(SegueTunnel)
+        Tunnel::new((config.mode, config.carrier), addresses, config.port, config.key).ok().map(SegueTunnel)
     })
 }
 

@@ -69,6 +69,7 @@ pub struct SegueJoinerConfig {
 
 /// Configuration of a tunnel.
 #[repr(C)]
+#[derive(Default)]
 pub struct SegueTunnelConfig {
     /// Size of this struct in bytes, as the caller was compiled.
     pub(crate) size: usize,
@@ -83,6 +84,13 @@ pub struct SegueTunnelConfig {
     /// The addresses, of which IPv4 uses the first four bytes.
     pub(crate) local: [u8; 16],
     pub(crate) remote: [u8; 16],
+    /// Key of the flow hash, which callers compiled before it was added do not have; random where it is zero.
+    pub(crate) key: [u64; 2],
+}
+
+impl SegueTunnelConfig {
+    /// The fewest bytes of a configuration: all in front of the fields that were added.
+    pub(crate) const LEAST: usize = std::mem::offset_of!(SegueTunnelConfig, key);
 }
 
 /// Returns the size of each struct and the offsets of its fields, for the test that compares them with those of C.
@@ -103,6 +111,6 @@ pub fn layout() -> String {
     list!("segue_train", SegueTrain, first, count, len, segments);
     list!("segue_chain", SegueChain, pieces, count, csum);
     list!("segue_joiner_config", SegueJoinerConfig, size, key, offloads, header_len, ethernet, profile);
-    list!("segue_tunnel_config", SegueTunnelConfig, size, mode, carrier, version, port, local, remote);
+    list!("segue_tunnel_config", SegueTunnelConfig, size, mode, carrier, version, port, local, remote, key);
     text
 }

@@ -1,5 +1,7 @@
 //! One tunnel, which encapsulates packets and trains, and decapsulates datagrams.
 
+use std::hash::{BuildHasher, RandomState};
+
 use segue::encap::{Carrier, Config, Decapsulator, Encapsulator, GreOptions, Mode};
 use segue::gso::{Frames, Limits, split_linear};
 use segue::packet::{Frag, Packet, Start, Unit};
@@ -16,10 +18,12 @@ pub(crate) struct Tunnel {
 
 impl Tunnel {
     /// Creates a tunnel of mode 0 (IP in IP) or 1 (GRE), in IP (0), FOU (1), GUE (2) or GUE with remote checksums (3).
+    /// `key` is that of the flow hash; a random one is taken for zeros.
     pub(crate) fn new(
         (mode, carrier): (u32, u32),
         (local, remote): (std::net::IpAddr, std::net::IpAddr),
         port: u16,
+        key: [u64; 2],
     ) -> Result<Tunnel, isize> {
         let mode = match mode {
             0 => Mode::Ip,
@@ -37,6 +41,10 @@ impl Tunnel {
         if port != 0 {
             (config.dport, config.port) = (port, port);
         }
+        let key = if key == [0; 2] { [(); 2].map(|()| RandomState::new().hash_one(())) } else { key };
+        let (front, rest) = config.seed.split_at_mut(8);
+        front.copy_from_slice(&key[0].to_le_bytes());
+        rest.copy_from_slice(&key[1].to_le_bytes());
         let encap = Encapsulator::new(config).map_err(|_| CONFIG)?;
         let decap = Decapsulator::new(config).map_err(|_| CONFIG)?;
         Ok(Tunnel { encap, decap, frames: Frames::new() })
@@ -47,7 +55,7 @@ impl Tunnel {
         let mut packet = Packet::default();
         match virtio::load(header, Frag::all(bytes), Start::Ip, &mut packet).map_err(Code::code)? {
             Loaded::Ready => {}
-            Loaded::Owed(_) => return Err(virtio::Refusal::GsoChecksumPlace.code()),
+            Loaded::Owed(_) | Loaded::OwedSctp(_) => return Err(virtio::Refusal::GsoChecksumPlace.code()),
         }
         self.encap.push(&mut packet).map_err(Code::code)?;
         self.frames.clear();

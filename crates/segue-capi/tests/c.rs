@@ -249,7 +249,9 @@ impl Endpoints {
     fn config(self) -> Config {
         let mode = [Mode::Ip, Mode::Gre(GreOptions::default())][usize::from(self.mode)];
         let carrier = [Carrier::Bare, Carrier::Fou, Carrier::Gue { remcsum: false }, Carrier::Gue { remcsum: true }];
-        Config::new(mode, carrier[usize::from(self.carrier)], self.local, self.remote)
+        // The key of the C program, {1, 2}.
+        let seed = [[1, 0, 0, 0, 0, 0, 0, 0], [2, 0, 0, 0, 0, 0, 0, 0]].concat().try_into().unwrap();
+        Config { seed, ..Config::new(mode, carrier[usize::from(self.carrier)], self.local, self.remote) }
     }
 
     /// Returns the configuration of the tunnel's remote end.
@@ -588,7 +590,7 @@ fn structs_have_the_layout_that_is_listed() {
         ("segue_train", "first count len segments"),
         ("segue_chain", "pieces count csum"),
         ("segue_joiner_config", "size key offloads header_len ethernet profile"),
-        ("segue_tunnel_config", "size mode carrier version port local remote"),
+        ("segue_tunnel_config", "size mode carrier version port local remote key"),
     ];
     let mut source = String::from("#include <stdio.h>\n#include \"segue.h\"\nint main(void) {\n");
     for (name, fields) in structs {

@@ -87,6 +87,28 @@ fn what_a_tunnel_encapsulates_it_decapsulates() {
     }
 }
 
+/// Returns the source ports of a tunnel in UDP with this key, one for each of several flows.
+fn source_ports(key: Option<[u64; 2]>) -> Vec<Vec<u8>> {
+    let mut tunnel = Tunnel::with_key(0, 1, ADDRESSES, key);
+    let flow = |port: u8| {
+        let mut unit = train(1);
+        unit[VNET + 20] = port;
+        tunnel.encap(&unit, 1, 512).unwrap()[0][20..22].to_vec()
+    };
+    (0..64).map(flow).collect()
+}
+
+#[test]
+fn source_ports_depend_on_the_key_which_is_random_where_a_caller_has_none() {
+    let keyed = source_ports(Some([1, 2]));
+    assert_eq!(source_ports(Some([1, 2])), keyed);
+    for other in [Some([1, 3]), Some([2, 2]), Some([0, 0]), None] {
+        assert_ne!(source_ports(other), keyed, "{other:?}");
+        let is_random = other.is_none_or(|key| key == [0, 0]);
+        assert_eq!(source_ports(other) != source_ports(other), is_random, "{other:?}");
+    }
+}
+
 #[test]
 fn sums_over_pointers_are_those_of_slices_and_no_pointer_is_an_error() {
     let bytes: Vec<u8> = (0..=255).collect();

@@ -1,6 +1,7 @@
 //! Calls of the C interface, with structs of the header's layout, which tests/c.rs compares with those of C.
 #![allow(unsafe_code, reason = "the functions of the C interface take pointers")]
 
+use std::mem::offset_of;
 use std::ptr::{null, null_mut};
 
 use segue_capi::abi::*;
@@ -63,6 +64,7 @@ struct TunnelConfig {
     port: u16,
     local: [u8; 16],
     remote: [u8; 16],
+    key: [u64; 2],
 }
 
 /// A packet and the state of its checksum.
@@ -251,10 +253,17 @@ pub(crate) struct Tunnel(*mut SegueTunnel);
 
 impl Tunnel {
     pub(crate) fn new(mode: u32, carrier: u32, addresses: [[u8; 4]; 2]) -> Tunnel {
+        Tunnel::with_key(mode, carrier, addresses, Some([1, 2]))
+    }
+
+    /// Creates a tunnel with a key, or with a configuration that ends in front of it.
+    pub(crate) fn with_key(mode: u32, carrier: u32, addresses: [[u8; 4]; 2], key: Option<[u64; 2]>) -> Tunnel {
         let wide = |address: [u8; 4]| std::array::from_fn(|at| address.get(at).copied().unwrap_or(0));
         let [local, remote] = addresses.map(wide);
-        let size = size_of::<TunnelConfig>();
-        let config = TunnelConfig { size, mode, carrier, version: 4, port: 0, local, remote };
+        let size = if key.is_some() { size_of::<TunnelConfig>() } else { offset_of!(TunnelConfig, key) };
+        // What lies behind an old configuration is not its caller's.
+        let key = key.unwrap_or([7, 7]);
+        let config = TunnelConfig { size, mode, carrier, version: 4, port: 0, local, remote, key };
         // SAFETY: a live configuration of the size that it says.
         let made = unsafe { segue_tunnel_new((&raw const config).cast()) };
         assert!(!made.is_null());
