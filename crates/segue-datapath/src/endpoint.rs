@@ -43,8 +43,10 @@ pub(crate) struct Endpoint {
     pub(crate) takes_tunnels: bool,
     /// Memory for cutting trains whose segments do not all fit.
     arena: Arena,
-    /// Whether the interface's state may have changed.
+    /// Whether the interface's state may have changed, or the port has begun longer work.
     told: bool,
+    /// Number of parts of longer work that the port has done.
+    work: u64,
     /// The error of an interface that is gone.
     gone: Option<io::Error>,
 }
@@ -69,6 +71,7 @@ impl Endpoint {
             takes_tunnels: false,
             arena: Arena::new(),
             told: true,
+            work: 0,
             gone: None,
         }
     }
@@ -126,12 +129,13 @@ impl Endpoint {
     /// Reads the interface's state, if it may have changed or `looks` is true. Once the interface is gone,
     /// [`poll`](Self::poll) and [`transmit`](Self::transmit) fail.
     pub(crate) fn listen(&mut self, looks: bool) {
-        if (self.told || looks)
-            && let Err(error) = self.port.listen()
-        {
-            self.gone = Some(error);
+        if self.told || looks {
+            if let Err(error) = self.port.listen() {
+                self.gone = Some(error);
+            }
+            self.told = self.port.is_busy();
+            self.work += u64::from(self.told);
         }
-        self.told = false;
     }
 
     /// Receives at most the port's weight and at most `left` packets, and reduces `left` by as many.
@@ -287,10 +291,11 @@ impl Endpoint {
         rx.pool.put(train);
     }
 
-    /// Returns the number of units that the port has sent, and of packets that it has dropped.
+    /// Returns the number of units that the port has sent, of packets that it has dropped, and of parts of longer work
+    /// that it has done.
     pub(crate) fn sent(&self) -> u64 {
         let counters = self.port.counters();
-        counters.tx.packets + counters.drops.total()
+        counters.tx.packets + counters.drops.total() + self.work
     }
 
     /// Writes the port's counters; `verified` is the number of payload bytes that GRO and cutting on entry summed for

@@ -85,6 +85,11 @@ pub trait Port {
         Ok(())
     }
 
+    /// Returns whether [`Port::listen`] has done a part of longer work and is to be called again at once.
+    fn is_busy(&self) -> bool {
+        false
+    }
+
     /// Returns the last read state of the interface; `None` for ports that do not follow one.
     fn link(&self) -> Option<LinkState> {
         None
@@ -159,6 +164,10 @@ macro_rules! pass_on {
 
         fn listen(&mut $this) -> io::Result<()> {
             $inner.listen()
+        }
+
+        fn is_busy(&$this) -> bool {
+            $inner.is_busy()
         }
 
         fn link(&$this) -> Option<LinkState> {

@@ -28,6 +28,9 @@ const RECENT: u64 = 100_000_000;
 /// Number of interface-state calls or guest messages that count as one call without a packet: a front end sends some
 /// forty messages before its guest is ready.
 const FREE_LINK_CALLS: u32 = 8;
+/// Interval in nanoseconds at which ports do a part of longer work if the loop never sleeps. A part takes about a
+/// millisecond, and the other ports have the rest.
+const WORK_EVERY: u64 = 3_000_000;
 /// Time for which a port stays muted if the kernel has no memory to add it to the poll sets again, nanoseconds.
 const MUTED_AGAIN: u64 = 16_000_000;
 /// Number of descriptors in the worker's poll set before those of blocked ports: the poll set of ports with packets,
@@ -57,6 +60,8 @@ pub struct Bridge {
     /// Whether a readable port has woken the loop, and whether an interface's state may have changed.
     is_woken: bool,
     is_told: bool,
+    /// Time of the next part of a port's longer work.
+    work_due: Option<Nanos>,
 }
 
 impl std::fmt::Debug for Bridge {
@@ -100,6 +105,7 @@ impl Bridge {
             taken: 0,
             is_woken: false,
             is_told: true,
+            work_due: None,
             settings,
             ports,
         };
@@ -138,6 +144,7 @@ impl Bridge {
 
     /// Reads the state of interfaces that have changed, or of all of them.
     fn listen(&mut self, all: bool, now: Nanos) -> io::Result<()> {
+        self.work_due = None;
         if all {
             (0..self.ports.len()).for_each(|at| self.follow(at, now));
             return Ok(());
@@ -160,6 +167,9 @@ impl Bridge {
     fn follow(&mut self, at: usize, now: Nanos) {
         let port = &mut self.ports[at];
         port.end.listen(true);
+        if port.end.port.is_busy() {
+            self.work_due = Some(Nanos(now.0.saturating_add(WORK_EVERY)));
+        }
         if let Some(own) = port.own.take().or_else(|| port.end.port.mac()) {
             self.stations.own(own, at, now);
         }
@@ -469,7 +479,8 @@ impl Pipeline for Bridge {
         let all = self.rounds == 0;
         self.rounds = self.rounds.wrapping_add(1);
         // A loop that never sleeps is never woken for it.
-        if all || self.is_told || self.rounds.is_multiple_of(LISTEN_EVERY) {
+        let is_due = self.work_due.is_some_and(|due| due <= now);
+        if all || self.is_told || is_due || self.rounds.is_multiple_of(LISTEN_EVERY) {
             self.listen(all, now)?;
         }
         if !self.muted.is_empty() {

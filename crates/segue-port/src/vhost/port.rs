@@ -35,8 +35,8 @@ const ENOUGH_DESCRIPTORS: usize = 4 * MOST_DESCRIPTORS;
 /// Time of a timer that is to run out at once: 0 would stop it.
 const SOON: Duration = Duration::from_nanos(1);
 /// Time for which one call of [`Port::listen`] unmaps memory: a GiB of pages of 4 kB that were all touched takes 0.07 s
-/// (AMD EPYC, Linux 6.18), and a guest may have a thousand.
-const UNMAPPING: Duration = Duration::from_millis(4);
+/// (AMD EPYC, Linux 6.18), and a guest may have a thousand. All ports of a bridge may unmap in one round.
+const UNMAPPING: Duration = Duration::from_millis(1);
 
 /// A guest's network device as a port.
 #[derive(Debug)]
@@ -58,6 +58,8 @@ pub struct VhostPort {
     /// Timer that has run out while memory is to be unmapped.
     unmapping: Timer,
     is_unmapping: bool,
+    /// Time for which one call of [`Port::listen`] unmaps memory.
+    pub(super) step: Duration,
     /// Time since which the guest has offered no buffers.
     blocked_since: Option<Instant>,
     /// Whether the guest has offered no buffers for longer than the limit.
@@ -125,6 +127,7 @@ impl VhostPort {
             patience: Timer::new()?,
             unmapping: Timer::new()?,
             is_unmapping: false,
+            step: UNMAPPING,
             blocked_since: None,
             is_stalled: false,
             is_paused: false,
@@ -192,7 +195,8 @@ impl VhostPort {
         connection.session.end([&self.buffers, &self.kicks]);
         self.control.remove(connection.stream.as_fd());
         self.leaving = Some(connection);
-        self.unmap();
+        let mut no_time = Duration::ZERO;
+        self.unmap(&mut no_time);
         if reason == Stop::CallBlocked {
             // The next front end could do so again.
             self.retire();
@@ -207,11 +211,11 @@ impl VhostPort {
         self.settle();
     }
 
-    /// Unmaps memory that is no longer used, for a short time. A connection that ended is closed once all of its memory
-    /// is unmapped: a relay may close the files from then on.
-    fn unmap(&mut self) {
+    /// Unmaps memory that is no longer used, for the time `left` of this call of [`Port::listen`]. A connection that
+    /// ended is closed once all of its memory is unmapped: a relay may close the files from then on.
+    fn unmap(&mut self, left: &mut Duration) {
         let connection = self.leaving.as_mut().or(self.connection.as_mut());
-        let is_over = connection.is_none_or(|connection| connection.session.memory.unmap(UNMAPPING));
+        let is_over = connection.is_none_or(|connection| connection.session.memory.unmap(left));
         if is_over {
             self.leaving = None;
         }
@@ -310,20 +314,20 @@ impl VhostPort {
     }
 
     /// Handles the messages that have been received, and stops the port where one is wrong.
-    fn process_messages(&mut self) {
-        let outcome = self.converse().and_then(|()| self.call_first()).and_then(|()| self.look_for_buffers());
+    fn process_messages(&mut self, left: &mut Duration) {
+        let outcome = self.converse(left).and_then(|()| self.call_first()).and_then(|()| self.look_for_buffers());
         outcome.unwrap_or_else(|reason| self.stop(reason));
-        self.unmap();
+        self.unmap(left);
     }
 
     /// Handles the messages that have been received.
-    fn converse(&mut self) -> Result<(), Stop> {
+    fn converse(&mut self, left: &mut Duration) -> Result<(), Stop> {
         let Some(Connection { stream, assembler, session, begun }) = &mut self.connection else {
             return Ok(());
         };
         for _ in 0..MOST_MESSAGES {
             // Further messages wait for what an earlier one removed.
-            if !session.memory.unmap(UNMAPPING) {
+            if !session.memory.unmap(left) {
                 break;
             }
             let Some(message) = assembler.read(stream.as_fd())? else { break };
@@ -491,13 +495,14 @@ impl Port for VhostPort {
 
     /// Handles connections and messages of front ends. Their faults are no errors.
     fn listen(&mut self) -> io::Result<()> {
-        self.process_messages();
+        let mut left = self.step;
+        self.process_messages(&mut left);
         let before = self.numbers.connections;
         if let Err(error) = self.accept() {
             notice!(warn, %error, "a front end could not be taken");
         }
         if self.numbers.connections != before {
-            self.process_messages();
+            self.process_messages(&mut left);
         }
         // A driver that was stopped has no ring that could be stalled, and starts with the whole time again.
         if !self.is_ready() {
@@ -505,6 +510,10 @@ impl Port for VhostPort {
         }
         self.settle();
         Ok(())
+    }
+
+    fn is_busy(&self) -> bool {
+        self.is_unmapping
     }
 
     fn is_up(&self) -> bool {

@@ -17,7 +17,7 @@ segue::reasons! {
         QueueSize = "stop_queue_size": "A queue size that is 0, no power of two, or above 32768.",
         QueueAddress = "stop_queue_address": "A ring that is not aligned, or not within one region of memory.",
         QueueKick = "stop_queue_kick": "A kick, call or error that is no event counter, or a queue to be polled without a kick.",
-        MemoryRegions = "stop_memory_regions": "More than 64 regions of memory, an overlap, or one that is not there.",
+        MemoryRegions = "stop_memory_regions": "More than 64 regions of memory, or 128 files of it that went in two minutes, an overlap, or one that is not there.",
         MemoryLength = "stop_memory_length": "A region that its file does not hold or that ends within a huge page, or more than 1 TiB of memory.",
         MemoryFile = "stop_memory_file": "A file of memory that is neither of tmpfs (memfd, /dev/shm) nor of hugetlbfs.",
         MemoryMapping = "stop_memory_mapping": "A region of memory that the kernel refuses to map.",

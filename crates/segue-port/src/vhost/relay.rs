@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use super::files::MemoryFiles;
+use super::files::{HELD, MemoryFiles};
 use super::message::{Assembler, Message, PATIENCE};
 use super::reasons::Stop;
 
@@ -19,8 +19,6 @@ use super::reasons::Stop;
 const MOST_MESSAGES: usize = 64;
 /// Number of bytes of replies that are read at a time.
 const REPLIES: usize = 4096;
-/// Longest wait for the hangup of a port whose front end is gone: it unmaps much memory in many short steps.
-const LONGEST_END: Duration = Duration::from_secs(60);
 
 /// A connected front end and the connection of a port.
 #[derive(Debug)]
@@ -51,7 +49,7 @@ impl Remains {
     /// Returns the port's connection, and the longest time to wait for its hangup before this value is dropped; `None`
     /// where nothing has to be waited for.
     pub fn wait(&self) -> Option<(&UnixStream, Duration)> {
-        let left = LONGEST_END.saturating_sub(self.since.elapsed());
+        let left = HELD.saturating_sub(self.since.elapsed());
         (!self.files.is_empty() && !left.is_zero()).then_some((&self.port, left))
     }
 }
@@ -93,12 +91,12 @@ impl Relay {
     /// Returns the longest time to wait for the sockets.
     pub fn timeout(&self) -> Option<Duration> {
         let message = self.begun.map(|since| PATIENCE.saturating_sub(since.elapsed()));
-        message.into_iter().chain(self.files.left()).min()
+        message.into_iter().chain(self.files.left(Instant::now())).min()
     }
 
     /// Returns whether the last call of [`pass`](Relay::pass) could not forward its input for a moment: the kernel had
-    /// no memory, a signal came, the port had not read yet, or the front end has exchanged memory very often. The next
-    /// call tries again, and should be made after a pause, whether or not the sockets are readable.
+    /// no memory, a signal came, or the port had not read yet. The next call tries again, and should be made after a
+    /// pause, whether or not the sockets are readable.
     pub fn is_held_up(&self) -> bool {
         self.held_up.is_some()
     }
@@ -112,7 +110,7 @@ impl Relay {
     /// Forwards all available messages and replies. Returns whether both sides are still connected;
     /// [`end`](Relay::end) is to be called where not. Never waits.
     pub fn pass(&mut self) -> bool {
-        self.files.expire();
+        self.files.expire(Instant::now());
         let begun = self.held_up.take();
         self.has_moved = false;
         match self.pass_messages(begun).and_then(|()| self.pass_replies(begun)) {
@@ -134,9 +132,6 @@ impl Relay {
 
     fn pass_messages(&mut self, mut begun: Option<Instant>) -> Result<(), Stop> {
         for _ in 0..MOST_MESSAGES {
-            if self.files.are_many() {
-                return self.hold_up(begun);
-            }
             let message = match self.message.take() {
                 Some(message) => message,
                 None => {
@@ -152,7 +147,7 @@ impl Relay {
                 Ok(()) => {
                     begun = None;
                     if !message.wakes() {
-                        self.files.follow(message)?;
+                        self.files.follow(message, Instant::now())?;
                     }
                 }
                 // Nothing of it was taken.

@@ -88,6 +88,10 @@ impl Port for Scripted {
         Err(io::Error::from_raw_os_error(libc::ENODEV))
     }
 
+    fn is_busy(&self) -> bool {
+        true
+    }
+
     fn link(&self) -> Option<LinkState> {
         Some(LinkState { is_up: false, mtu: 1400, is_gone: false })
     }
@@ -559,8 +563,11 @@ fn a_wrapper_gives_every_answer_of_the_port_in_it() {
         let listened = port.listen().map_err(|error| error.raw_os_error());
         let (path_mtu, path) = (port.path_mtu(3), port.path(0, 3).map(|path| path.peer));
         let same_fd = port.link_fd().map(|fd| fd.as_raw_fd()) == Some(port.fd().as_raw_fd());
-        format!("{:?} {:?}", (listened, path_mtu, path, same_fd), (port.link(), port.is_up(), port.mac()))
-            + &format!("{:?} {:?}", port.blocked_event(), port.offloads())
+        format!(
+            "{:?} {:?}",
+            (listened, path_mtu, path, same_fd),
+            (port.link(), port.is_up(), port.mac(), port.is_busy())
+        ) + &format!("{:?} {:?}", port.blocked_event(), port.offloads())
     }
     let expected = answers(&mut Scripted::new());
     assert!(expected.contains("1400") && expected.contains("1324") && expected.contains("Readable"), "{expected}");
