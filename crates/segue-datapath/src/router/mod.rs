@@ -18,6 +18,7 @@ mod neighbours;
 mod output;
 mod pipeline;
 mod resolver;
+mod solicit_limits;
 mod source_check;
 mod state;
 mod stats;

@@ -1,6 +1,6 @@
 //! The neighbour cache of a router (RFC 4861, section 7.3): entries are probed on use, and deleted when unused.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use segue::time::Nanos;
 
@@ -115,6 +115,9 @@ pub(super) struct NeighbourCache {
     /// Last link address that the kernel reported of each neighbour that is not permanent, by port and family. It is
     /// kept for deleted entries too, so that a repeated report can be told from a new one.
     kernel: [SlotMap<Hop, [u8; 6]>; 4],
+    /// Neighbours whose entries were deleted or evicted, by port and family: a set, and the order in which they came
+    /// into it. There is room for as many as there may be entries; the oldest one gives way.
+    former: [(HashSet<Hop>, VecDeque<Hop>); 4],
     /// Entries by port and family, unused and used ones separately, in the order of their last use.
     order: [[List; 2]; 4],
     links: Links,
@@ -128,6 +131,11 @@ pub(super) struct NeighbourCache {
 impl NeighbourCache {
     pub(super) fn mac(&self, hop: &Hop) -> Option<[u8; 6]> {
         self.permanent.get(hop).copied().or_else(|| self.learned.get(hop).map(|entry| entry.mac))
+    }
+
+    /// Returns whether a neighbour without an entry had one before, or is listed by the kernel.
+    pub(super) fn was_there(&self, hop: &Hop) -> bool {
+        self.former[class(hop)].0.contains(hop) || self.kernel[class(hop)].contains_key(hop)
     }
 
     pub(super) fn hops(&self) -> impl Iterator<Item = Hop> {
@@ -328,6 +336,15 @@ impl NeighbourCache {
         if let Some(entry) = self.learned.remove(hop) {
             self.links.remove(&mut self.order[class(hop)][usize::from(entry.is_used)], slot);
             self.lens[class(hop)] -= 1;
+            let (former, order) = &mut self.former[class(hop)];
+            if former.insert(*hop) {
+                order.push_back(*hop);
+            }
+            if order.len() > MAX_LEARNED
+                && let Some(oldest) = order.pop_front()
+            {
+                former.remove(&oldest);
+            }
         }
     }
 }
@@ -433,6 +450,9 @@ mod tests {
             }
         }
         assert_eq!(cache.learned.len(), MAX_LEARNED + 2);
+        assert!(cache.former.iter().all(|(former, order)| former.len() == order.len() && order.len() <= MAX_LEARNED));
+        let last = hop(1, 1 << 24 | (99_999 - MAX_LEARNED as u128));
+        assert!(cache.was_there(&last) && !cache.was_there(&hop(1, 1)), "the oldest one gave way");
         assert!(cache.mac(&hop(1, 0)).is_some() && other.iter().all(|other| cache.mac(other).is_some()));
         // An entry that only the kernel uses is evicted before those that the router used.
         cache.remove(&hop(1, 0));

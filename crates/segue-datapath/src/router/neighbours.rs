@@ -9,11 +9,12 @@ use segue::time::Nanos;
 use segue::wire::address::is_host;
 use segue::wire::ethernet;
 
-use super::fields::{is_between_neighbours, keep, page_of};
+use super::fields::{AddressPair, ends, is_between_neighbours, keep, page_of};
 use super::messages::{self, NeighbourMessage};
 use super::neighbour_cache::Freshness;
 use super::resolver::{Held, Learned};
-use super::state::{Boxed, OUTSIDE, Router};
+use super::solicit_limits::Sender;
+use super::state::{Boxed, HERE, OUTSIDE, Router};
 use super::tables::{Message, Neighbour, NeighbourEvent, Tables};
 use crate::forward::DropReason;
 use crate::ingress::packets;
@@ -210,7 +211,8 @@ impl Router {
         if !keep(&mut packet, &mut self.pair.rx.pages) {
             return self.give_up((from, packet));
         }
-        if self.resolver.hold(hop, (from, packet), now) {
+        let sender = sender(from, &packet, &hop);
+        if self.resolver.hold(hop, (from, packet), sender, now) {
             self.solicit(&hop, None);
         }
     }
@@ -257,5 +259,18 @@ impl Router {
         packet.load(Frag::all(page), Start::Ethernet, &Tunnels::NONE);
         self.pair.ends[port].push(packet, &mut self.pair.rx, &mut self.pair.split_drops[port]);
         true
+    }
+}
+
+/// Returns the sender to whose limit the solicitation for a packet's next hop is charged.
+fn sender(from: u16, packet: &Boxed, hop: &Hop) -> Sender {
+    let (source, destination): (IpAddr, IpAddr) = match ends(packet) {
+        Some(AddressPair::V4(source, destination)) => (source.into(), destination.into()),
+        Some(AddressPair::V6(source, destination)) => (source.into(), destination.into()),
+        None => return Sender::Unlimited,
+    };
+    match hop.ip() == destination {
+        true => Sender::Host(from, if from == HERE { destination } else { source }),
+        false => Sender::Unlimited,
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use segue::hash::Key;
 use segue::packet::Packet;
 use segue::time::Nanos;
 use segue::wire::address::is_host;
@@ -10,8 +11,8 @@ use segue_port::Page;
 
 use super::messages::Advertisement;
 use super::neighbour_cache::{self, Freshness, HasPending, MAX_SOLICITS, NeighbourCache, RETRANS_TIMER};
+use super::solicit_limits::{Sender, SolicitLimits};
 use super::tables::Neighbour;
-use crate::icmp::Limiter;
 use crate::route::Hop;
 use crate::slots::SlotMap;
 
@@ -22,10 +23,6 @@ const MAX_PACKETS: usize = 32;
 /// Largest number of packets queued for all neighbours of a family.
 const MAX_HELD: usize = 256;
 
-/// Rate limit of the first solicitations for the neighbours of one family on one port: as many a second, and as many at
-/// once as may be in resolution.
-const RATE: (u32, u32) = (1000, MAX_HOPS as u32);
-
 /// A queued packet with its ingress port.
 pub(super) type Held = (u16, Box<Packet<Page>>);
 
@@ -34,57 +31,12 @@ struct PendingResolution {
     /// Serial number of the resolution, in the order of creation.
     number: u64,
     held: VecDeque<Held>,
+    /// Sender of the first packet.
+    sender: Sender,
     /// Number of solicitations sent: 0 while the first one waits for the rate limit.
     asked: u8,
     /// Time from which the next solicitation is due.
     next: Nanos,
-}
-
-/// The rate limit of solicitations. First ones are limited for each port and family, so that packets to many unused
-/// addresses do not become as many broadcasts. A neighbour is solicited once a second (RFC 1122, section 2.3.2.1), even
-/// if its resolution was evicted in between.
-#[derive(Debug)]
-struct SolicitLimits {
-    /// Limiters by port and family.
-    limiters: [[Limiter; 2]; 2],
-    /// Neighbours that were solicited within the last second, with the time; the rate limits their number.
-    recent: SlotMap<Hop, Nanos>,
-    /// Neighbours of `recent` in the order of their times; an entry whose time differs from the neighbour's is stale
-    /// and skipped.
-    order: VecDeque<(Nanos, Hop)>,
-}
-
-impl Default for SolicitLimits {
-    fn default() -> Self {
-        let limiters = [[Limiter::new(RATE.0, RATE.1, Nanos(0)); 2]; 2];
-        SolicitLimits { limiters, recent: SlotMap::default(), order: VecDeque::new() }
-    }
-}
-
-impl SolicitLimits {
-    /// Returns whether the first solicitation for a neighbour may be sent, and then records it.
-    fn take_first(&mut self, hop: &Hop, now: Nanos) -> bool {
-        while let Some(&(at, oldest)) = self.order.front()
-            && at.0 + RETRANS_TIMER <= now.0
-        {
-            self.order.pop_front();
-            if self.recent.get(&oldest) == Some(&at) {
-                self.recent.remove(&oldest);
-            }
-        }
-        let limiter = &mut self.limiters[usize::from(hop.port).min(1)][usize::from(hop.is_v4)];
-        let may = !self.recent.contains_key(hop) && limiter.take(now);
-        if may {
-            self.record(hop, now);
-        }
-        may
-    }
-
-    /// Records a solicitation.
-    fn record(&mut self, hop: &Hop, now: Nanos) {
-        self.recent.insert(*hop, now);
-        self.order.push_back((now, *hop));
-    }
 }
 
 /// Effect of a message or a kernel update.
@@ -109,7 +61,7 @@ pub(super) struct TimerActions {
 
 /// Neighbours in resolution. Bounded per family: the oldest unanswered entry is evicted, so that a scan cannot starve
 /// others (RFC 6583, section 6).
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Resolver {
     waiting: SlotMap<Hop, PendingResolution>,
     limits: SolicitLimits,
@@ -126,6 +78,19 @@ pub(super) struct Resolver {
 }
 
 impl Resolver {
+    /// Creates a resolver without neighbours; `key` should be random.
+    pub(super) fn new(key: Key) -> Resolver {
+        Resolver {
+            waiting: SlotMap::default(),
+            limits: SolicitLimits::new(key),
+            cache: NeighbourCache::default(),
+            next: 0,
+            order: Default::default(),
+            asked: [0; 2],
+            held: [0; 2],
+        }
+    }
+
     /// Returns whether one more packet may be queued for a neighbour.
     pub(super) fn takes(&self, hop: &Hop) -> bool {
         self.waiting.get(hop).is_none_or(|waiting| waiting.held.len() < MAX_PACKETS)
@@ -144,20 +109,28 @@ impl Resolver {
         gone
     }
 
-    /// Keeps a packet until the neighbour is resolved. Returns whether a solicitation is to be sent: it is the first
-    /// packet, and the rate limit allows it. Otherwise the timer sends it.
-    pub(super) fn hold(&mut self, hop: Hop, held: Held, now: Nanos) -> bool {
-        let family = usize::from(hop.is_v4);
-        self.held[family] += 1;
-        if let Some(waiting) = self.waiting.get_mut(&hop) {
-            waiting.held.push_back(held);
-            return false;
+    /// Keeps a packet from `sender` until the neighbour is resolved. Returns whether a solicitation is to be sent: none
+    /// was yet, and the rate limit allows it. Otherwise the timer sends it, or the packet of another sender.
+    pub(super) fn hold(&mut self, hop: Hop, held: Held, sender: Sender, now: Nanos) -> bool {
+        if !self.waiting.contains_key(&hop) {
+            self.begin(hop, sender, now);
         }
+        let Some(waiting) = self.waiting.get_mut(&hop) else { return false };
+        self.held[usize::from(hop.is_v4)] += 1;
+        waiting.held.push_back(held);
+        let may = waiting.asked == 0 && self.limits.take_first(&hop, sender, &self.cache, now);
+        if may {
+            (waiting.asked, waiting.next) = (1, Nanos(now.0 + RETRANS_TIMER));
+        }
+        may
+    }
+
+    /// Begins the resolution of a neighbour, for which no packet waits yet.
+    fn begin(&mut self, hop: Hop, sender: Sender, now: Nanos) {
+        let family = usize::from(hop.is_v4);
         self.next += 1;
-        let (number, is_asked) = (self.next, self.limits.take_first(&hop, now));
-        let next = if is_asked { Nanos(now.0 + RETRANS_TIMER) } else { now };
-        let resolution = PendingResolution { number, held: VecDeque::from([held]), asked: is_asked.into(), next };
-        self.waiting.insert(hop, resolution);
+        let number = self.next;
+        self.waiting.insert(hop, PendingResolution { number, held: VecDeque::new(), sender, asked: 0, next: now });
         self.asked[family] += 1;
         self.order[family].push_back((number, hop));
         if self.order[family].len() > 2 * MAX_HOPS {
@@ -165,7 +138,6 @@ impl Resolver {
             let is_current = |(number, hop): &(u64, Hop)| waiting.get(hop).is_some_and(|one| one.number == *number);
             self.order[family].retain(is_current);
         }
-        is_asked
     }
 
     /// Ends the resolution of a neighbour. Returns the packets that waited.
@@ -225,7 +197,7 @@ impl Resolver {
                 continue;
             }
             match waiting.asked {
-                0 if !self.limits.take_first(hop, now) => continue,
+                0 if !self.limits.take_first(hop, waiting.sender, &self.cache, now) => continue,
                 0 => {}
                 _ => self.limits.record(hop, now),
             }
@@ -243,8 +215,17 @@ impl Resolver {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
-    use crate::router::neighbour_cache::SECOND;
+    use crate::router::neighbour_cache::{MAX_LEARNED, SECOND};
+
+    const KEY: Key = Key([1, 2]);
+
+    /// Returns a sender on the inside, to a neighbour that is no next hop of a route.
+    fn sender(number: u32) -> Sender {
+        Sender::Host(0, Ipv4Addr::from_bits(number).into())
+    }
 
     fn hop(is_v4: bool, address: u128) -> Hop {
         Hop { port: 1, is_v4, address }
@@ -253,42 +234,82 @@ mod tests {
     /// Handles a neighbour's answer to a solicitation. Returns how many packets waited, `None` where it was not in
     /// resolution.
     fn answer(resolver: &mut Resolver, hop: Hop) -> Option<usize> {
-        let address = std::net::Ipv4Addr::from_bits(hop.address as u32).into();
+        let address = Ipv4Addr::from_bits(hop.address as u32).into();
         let advertisement = Advertisement { address, mac: Some([2; 6]), is_solicited: true, is_override: true };
         let learned = resolver.observe(hop, &advertisement, Nanos(0));
         learned.change.is_linked.then_some(learned.ready.len())
     }
 
-    /// Queues one packet for a neighbour. Returns how many packets were evicted for it.
-    fn wait(resolver: &mut Resolver, hop: Hop, now: u64) -> usize {
+    /// Queues one packet for a neighbour. Returns how many packets were evicted for it, and whether the neighbour is to
+    /// be solicited.
+    fn wait_for(resolver: &mut Resolver, hop: Hop, sender: Sender, now: u64) -> (usize, bool) {
         assert!(resolver.takes(&hop));
         let dropped = resolver.make_room(&hop).len();
-        resolver.hold(hop, (0, Box::default()), Nanos(now));
-        dropped
+        (dropped, resolver.hold(hop, (0, Box::default()), sender, Nanos(now)))
+    }
+
+    /// Queues one packet of the same sender for a neighbour. Returns how many packets were evicted for it.
+    fn wait(resolver: &mut Resolver, hop: Hop, now: u64) -> usize {
+        wait_for(resolver, hop, sender(1), now).0
     }
 
     #[test]
     fn a_scan_costs_its_own_family_the_oldest_and_the_other_one_nothing() {
-        let mut resolver = Resolver::default();
+        let mut resolver = Resolver::new(KEY);
         wait(&mut resolver, hop(true, 1), 0);
         let dropped: usize = (0..10_000).map(|host| wait(&mut resolver, hop(false, host), 0)).sum();
         assert_eq!(dropped, 10_000 - MAX_HOPS);
         assert!(resolver.order.iter().all(|order| order.len() <= 2 * MAX_HOPS + 1));
         assert_eq!(answer(&mut resolver, hop(true, 1)), Some(1));
-        // A new neighbour is still resolved, and the oldest unanswered one no longer.
+        // A new neighbour of another sender is solicited and resolved, and the oldest unanswered one no longer.
+        assert_eq!(wait_for(&mut resolver, hop(false, 10_000), sender(2), 0), (1, true));
+        assert_eq!(answer(&mut resolver, hop(false, 10_000)), Some(1));
         assert_eq!(answer(&mut resolver, hop(false, 9999)), Some(1));
-        assert_eq!(answer(&mut resolver, hop(false, 9999 - MAX_HOPS as u128)), None);
+        assert_eq!(answer(&mut resolver, hop(false, 10_000 - MAX_HOPS as u128)), None);
+    }
+
+    #[test]
+    fn a_neighbour_that_waits_for_the_limit_of_one_sender_is_solicited_for_another() {
+        let mut resolver = Resolver::new(KEY);
+        let asked = (0..100).filter(|host| wait_for(&mut resolver, hop(true, *host), sender(1), 0).1).count();
+        assert_eq!(asked, 64);
+        assert!(!wait_for(&mut resolver, hop(true, 99), sender(1), 0).1);
+        assert!(wait_for(&mut resolver, hop(true, 99), sender(2), 0).1);
+        assert!(!wait_for(&mut resolver, hop(true, 99), sender(2), 0).1, "it was solicited");
+        assert!(wait_for(&mut resolver, hop(true, 98), Sender::Unlimited, 0).1);
+        // The timer sends what the limit has allowed since: 25 in a quarter of a second.
+        assert_eq!(resolver.due(Nanos(SECOND / 4)).solicit.len(), 25);
+    }
+
+    #[test]
+    fn a_neighbour_that_was_resolved_before_or_that_the_kernel_lists_is_solicited_without_limit() {
+        let mut resolver = Resolver::new(KEY);
+        let [former, listed, new] = [1, 2, 3].map(|last| hop(true, 10 << 24 | last));
+        wait(&mut resolver, former, 0);
+        assert_eq!(answer(&mut resolver, former), Some(1));
+        let later = 600 * SECOND;
+        assert_eq!(resolver.due(Nanos(later)).gone, [former]);
+        // Without room for an entry, the kernel's report is remembered.
+        for host in 0..MAX_LEARNED as u128 {
+            wait(&mut resolver, hop(true, host), later);
+            assert_eq!(answer(&mut resolver, hop(true, host)), Some(1));
+        }
+        let neighbour = Neighbour { hop: listed, mac: [2; 6], is_permanent: false };
+        assert!(!resolver.kernel_update(&neighbour, Freshness::Old, Nanos(later)).change.is_linked);
+        for (hop, is_asked) in [(former, true), (listed, true), (new, false)] {
+            assert_eq!(wait_for(&mut resolver, hop, sender(1), later).1, is_asked, "{hop:?}");
+        }
     }
 
     #[test]
     fn answers_and_silence_make_room() {
-        let mut resolver = Resolver::default();
+        let mut resolver = Resolver::new(KEY);
         for round in 0..2000 {
             assert_eq!(wait(&mut resolver, hop(true, round), 0), 0);
             assert_eq!(answer(&mut resolver, hop(true, round)), Some(1));
         }
         assert!(resolver.order[1].len() <= 2 * MAX_HOPS + 1);
-        let mut full = Resolver::default();
+        let mut full = Resolver::new(KEY);
         for _ in 0..MAX_PACKETS {
             wait(&mut full, hop(true, 7), 0);
         }

@@ -152,7 +152,7 @@ impl Router {
             forwarder: Forwarder::new(Routes::new(0), Neighbours::new(MAX_LINKS), Reads::default(), seed),
             by_groups: true,
             addrs: Default::default(),
-            resolver: Resolver::default(),
+            resolver: Resolver::new(parts.key),
             nat: parts.nat,
             fragments: FragmentQueue::default(),
             limits: [(); 2].map(|()| ErrorLimits::new(parts.key, Nanos(0))),

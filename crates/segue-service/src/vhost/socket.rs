@@ -1,15 +1,16 @@
 //! The socket at which a front end connects: a file with the mode and the owner that the administrator chose.
 
-use std::fs;
+use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{FileTypeExt, lchown};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, lchown};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use segue_control::error::{Error, Kind};
-use segue_host::sys::{connect_path, with_umask};
+use segue_host::sys::{connect_path, euid, with_umask};
 
 use super::spec::Spec;
 use crate::report::Report;
@@ -34,6 +35,10 @@ pub(super) fn bind(spec: &Spec, out: &dyn Report) -> Result<UnixListener, Error>
                 .kind(Kind::NoPermission)
                 .why("this user may not write to its directory, or may not give a file to another user")
                 .hint("a directory of this user: vhost:$XDG_RUNTIME_DIR/vm1.sock"),
+            ErrorKind::AlreadyExists => made
+                .kind(Kind::InUse)
+                .why("another process has put a file in its place, whose permissions are not changed")
+                .hint(format!("ls -l {shown}")),
             _ => made.why("the kernel refused").hint("segue doctor"),
         }
     };
@@ -58,10 +63,27 @@ pub(super) fn bind(spec: &Spec, out: &dyn Report) -> Result<UnixListener, Error>
     Ok(listener)
 }
 
-/// Returns a listening socket whose file has the given permissions from its beginning. They are not set by its path,
-/// which may be that of another file by then.
+/// Returns a listening socket whose file has the given permissions from its beginning. Where the default ACL of its
+/// directory takes some of them (acl(5)), they are set afterwards.
 fn listen(path: &Path, mode: u32) -> io::Result<UnixListener> {
-    with_umask(!mode & 0o777, || UnixListener::bind(path))
+    let listener = with_umask(!mode & 0o777, || UnixListener::bind(path))?;
+    set_mode(path, mode)?;
+    Ok(listener)
+}
+
+/// Sets the permissions of a socket of this process's user that has others. By then, its path may be that of another
+/// file, such as a link, which is an error.
+fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(path)?;
+    let found = file.metadata()?;
+    if found.mode() & 0o777 == mode {
+        return Ok(());
+    }
+    // A file with a second name may be anywhere else.
+    if !found.file_type().is_socket() || found.uid() != euid() || found.nlink() != 1 {
+        return Err(io::Error::new(ErrorKind::AlreadyExists, "another file has taken its place"));
+    }
+    fs::set_permissions(format!("/proc/self/fd/{}", file.as_raw_fd()), Permissions::from_mode(mode))
 }
 
 /// The file at the path at which a socket is to be created.
@@ -121,7 +143,7 @@ fn id_of(text: &str, name: &str) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::fs::symlink;
     use std::path::PathBuf;
     use std::process::Command;
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -157,24 +179,74 @@ mod tests {
         fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777
     }
 
+    /// Runs a test of this module in a process of its own, with the given directory.
+    fn run_alone(test: &str, folder: &Folder) {
+        let name = format!("vhost::socket::tests::{test}");
+        let output = Command::new(env::current_exe().unwrap()).args(["--exact", &name]).env(ALONE, &folder.0).output();
+        let output = String::from_utf8_lossy(&output.unwrap().stdout).into_owned();
+        assert!(output.contains("1 passed"), "{output}");
+    }
+
+    /// Sets a default ACL of a directory, which allows its owner to read and write, and others to read; returns whether
+    /// it could.
+    fn limit_by_default_acl(folder: &Folder) -> bool {
+        const SET: &str = "import os, struct, sys; entries = [(1, 6), (4, 4), (32, 4)]; \
+            value = b''.join(struct.pack('<HHI', *entry, 0xffffffff) for entry in entries); \
+            os.setxattr(sys.argv[1], 'system.posix_acl_default', struct.pack('<I', 2) + value)";
+        Command::new("python3").args(["-c", SET]).arg(&folder.0).output().is_ok_and(|output| output.status.success())
+    }
+
+    #[test]
+    fn a_socket_has_its_mode_in_a_directory_whose_default_acl_allows_less() {
+        let Some(folder) = env::var_os(ALONE).map(PathBuf::from) else {
+            let folder = Folder::new("acl");
+            if !limit_by_default_acl(&folder) {
+                return segue_lab::skip_this_test("no python3, or a file system without ACLs");
+            }
+            return run_alone("a_socket_has_its_mode_in_a_directory_whose_default_acl_allows_less", &folder);
+        };
+        let path = folder.join("vm.sock");
+        for wanted in [0o600, 0o660, 0o666] {
+            drop(listen(&path, wanted).unwrap());
+            assert_eq!(mode(&path), wanted);
+            fs::remove_file(&path).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_permissions_of_no_other_file_are_set() {
+        let folder = Folder::new("other");
+        let [path, target, second] = ["vm.sock", "target", "second"].map(|name| folder.0.join(name));
+        let _listener = UnixListener::bind(&target).unwrap();
+        fs::set_permissions(&target, Permissions::from_mode(0o600)).unwrap();
+        symlink(&target, &path).unwrap();
+        assert!(set_mode(&path, 0o666).is_err());
+        fs::remove_file(&path).unwrap();
+        fs::hard_link(&target, &second).unwrap();
+        assert!(set_mode(&target, 0o666).is_err());
+        fs::write(&path, "").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        assert!(set_mode(&path, 0o666).is_err());
+        assert_eq!((mode(&target), mode(&path)), (0o600, 0o600));
+        fs::remove_file(&second).unwrap();
+        set_mode(&target, 0o666).unwrap();
+        assert_eq!(mode(&target), 0o666);
+    }
+
     #[test]
     fn a_socket_has_its_mode_and_no_file_behind_a_link_in_its_place_gets_it() {
-        if env::var_os(ALONE).is_none() {
-            let name = "vhost::socket::tests::a_socket_has_its_mode_and_no_file_behind_a_link_in_its_place_gets_it";
-            let output = Command::new(env::current_exe().unwrap()).args(["--exact", name]).env(ALONE, "1").output();
-            let output = String::from_utf8_lossy(&output.unwrap().stdout).into_owned();
-            assert!(output.contains("1 passed"), "{output}");
-            return;
-        }
-        let folder = Folder::new("mode");
-        let [path, link, target] = ["vm.sock", "link", "target"].map(|name| folder.0.join(name));
+        let Some(folder) = env::var_os(ALONE).map(PathBuf::from) else {
+            let folder = Folder::new("mode");
+            return run_alone("a_socket_has_its_mode_and_no_file_behind_a_link_in_its_place_gets_it", &folder);
+        };
+        let [path, link, target] = ["vm.sock", "link", "target"].map(|name| folder.join(name));
         for wanted in [0o600, 0o660, 0o666] {
             drop(listen(&path, wanted).unwrap());
             assert_eq!(mode(&path), wanted);
             fs::remove_file(&path).unwrap();
         }
         fs::write(&target, "").unwrap();
-        fs::set_permissions(&target, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::set_permissions(&target, Permissions::from_mode(0o600)).unwrap();
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
             // Another process with rights in the directory puts a link in the socket's place all the time.
@@ -189,6 +261,7 @@ mod tests {
                 let _ = fs::remove_file(&path);
                 // It fails where the link is there already, or its own file is there no more.
                 let _ = listen(&path, 0o666);
+                let _ = set_mode(&path, 0o666);
             }
             is_over.store(true, Ordering::Relaxed);
         });
