@@ -1,14 +1,16 @@
 //! Tests of a path whose MTU is smaller than that of the first link: host A, a router whose next link has an MTU of
 //! 1400 bytes, host B. The packets of A's tunnel do not fit; its senders get ICMP errors and continue.
 
+use std::fs;
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use segue_lab::Family::{self, V4, V6};
-use segue_lab::Host;
-use segue_tests::{Ground, Random, Stat, Tunnel, skip, sys, test_name, traffic};
+use segue_lab::{Host, LinkForm, Peer};
+use segue_tests::{Carrier, Ground, Inside, Pair, Random, Shape, Stat, Tunnel, skip, sys, test_name, traffic};
 
 const FILE_LEN: usize = 1 << 20;
 /// MTU of the router's link to B.
@@ -208,4 +210,54 @@ fn senders_in_vxlan_with_an_mtu_that_never_fitted_cause_no_fragments() {
 #[test]
 fn senders_are_told_the_path_mtu_that_the_kernel_learned_before_the_tunnel_started() {
     recovers(test_name!(), V4, "mode gre encap gue mtu 1464", Case { again: true, ..PLAIN });
+}
+
+/// Returns the number of descriptors on which the thread that judges HEALTH waits by ppoll(2), while it does.
+fn watched(pid: u64) -> Option<u64> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
+    let is_it =
+        |path: &std::path::Path| fs::read_to_string(path.join("comm")).is_ok_and(|name| name.trim() == "health");
+    let thread = threads.map(|thread| thread.path()).find(|path| is_it(path))?;
+    // The number of the system call, and its arguments.
+    let call = fs::read_to_string(thread.join("syscall")).ok()?;
+    let words: Vec<&str> = call.split_ascii_whitespace().collect();
+    let is_ppoll = words.first()?.parse() == Ok(libc::SYS_ppoll);
+    is_ppoll.then(|| u64::from_str_radix(words.get(2)?.trim_start_matches("0x"), 16).ok()).flatten()
+}
+
+/// Tests that no thread sleeps on the sending sockets of a tunnel under load, since the kernel would look for it with
+/// each packet, and that one waits for their errors otherwise.
+#[test]
+fn nothing_waits_for_errors_of_a_socket_that_sends_all_the_time() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    let shape = Shape { extra: &["fastpath", "off"], ..Shape::new(Inside::Gre, Carrier::Gue, V4) };
+    let pair = Pair::start(&ground, shape, 1);
+    let stat = Stat::read(&ground.a, &ground.program, &Shape::device(1));
+    let pid = stat.json()["pid"].as_u64().unwrap_or_else(|| panic!("{}", stat.json()));
+    let becomes = |is_so: fn(u64) -> bool| {
+        let begin = Instant::now();
+        loop {
+            // Between two waits it is in no call, or in another one.
+            if watched(pid).is_some_and(is_so) || begin.elapsed() > Duration::from_secs(60) {
+                return begin.elapsed() <= Duration::from_secs(60);
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    };
+    assert!(becomes(|count| count > 2), "without load it waits for all");
+    let (socket, to) = (traffic::socket(pair.place(Peer::A, V4)), (Peer::B.address(1, V4), 9));
+    let is_over = AtomicBool::new(false);
+    let is_alone = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                // A full queue, or an answer that nothing listens there.
+                let _ = socket.send_to(&[7; 600], to);
+            }
+        });
+        let is_alone = becomes(|count| count == 1);
+        is_over.store(true, Ordering::Relaxed);
+        is_alone
+    });
+    assert!(is_alone, "under load it waits for changes of the kernel alone");
+    assert!(becomes(|count| count > 2), "after the load it waits for all");
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::UdpSocket;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -44,6 +44,9 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// MTU. A tunnel takes ten microseconds, most of them in the kernel.
 const REFRESH: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(30)];
 const REFRESH_PER_TUNNEL: Duration = Duration::from_millis(100);
+/// Number of packets sent between two looks at the counters from which on nothing sleeps on the sending sockets: the
+/// kernel looks for sleepers whenever it has sent one of their packets, 4 % of the time of one bulk TCP flow.
+const MANY_SENT: u64 = 500;
 /// Largest number of errors that are read at a time.
 const MOST_ERRORS: usize = 64;
 /// Divisor of the largest share of its time that the thread spends on the underlay.
@@ -107,6 +110,11 @@ impl Sources {
         Ok(Sources { monitored, underlay, changes, senders, probes, evidence })
     }
 
+    /// Returns the sending sockets, each of which is ready when it has an error.
+    fn senders(&self) -> impl Iterator<Item = (BorrowedFd<'_>, Want)> {
+        self.senders.iter().map(|fd| (fd.as_fd(), Want::Hangup))
+    }
+
     /// Starts the watching thread, which ends with the process; `boards` have the counters of the packet loops,
     /// `fastpath` those of the in-kernel path, `vitals` takes the thread's heartbeat. Beginning and end of each problem
     /// are logged.
@@ -132,6 +140,8 @@ impl Sources {
             began,
             log,
             is_refreshed: true,
+            sent: 0,
+            is_loaded: false,
             is_known_well,
             vitals,
         };
@@ -218,6 +228,9 @@ struct Watch {
     log: Option<Arc<dyn Report>>,
     /// Whether the underlay was read since the last judgement.
     is_refreshed: bool,
+    /// Number of packets that all tunnels had sent at the last judgement, and whether many were since the one before.
+    sent: u64,
+    is_loaded: bool,
     /// Of each tunnel, whether its last judgement found no problem and would find none now.
     is_known_well: Vec<bool>,
     /// The heartbeat, without which the last judgement would be shown for ever after a fault of this thread.
@@ -244,9 +257,12 @@ impl Watch {
             let mut fds = Vec::new();
             if now >= next_read {
                 fds.push((self.sources.changes.as_fd(), Want::Read));
-                fds.extend(self.sources.senders.iter().map(|fd| (fd.as_fd(), Want::Hangup)));
+                fds.extend(self.sources.senders().filter(|_| !self.is_loaded));
             } else {
                 until = until.min(next_read);
+            }
+            if self.is_loaded {
+                until = until.min(now + PAUSE);
             }
             if is_stale {
                 until = until.min(may_refresh.max(now));
@@ -267,7 +283,14 @@ impl Watch {
                     _ => links_changed = None,
                 }
             }
-            if ready.iter().skip(1).any(|ready| *ready) {
+            let mut has_errors = ready.iter().skip(1).any(|ready| *ready);
+            if self.is_loaded && now >= next_read {
+                // A look that does not wait.
+                let senders: Vec<_> = self.sources.senders().collect();
+                has_errors |= sys::poll(&senders, Duration::ZERO).is_ok_and(|ready| ready.contains(&true));
+            }
+            if has_errors {
+                next_read = now + PAUSE;
                 is_stale |= self.errors(now);
             }
             let is_due = (is_stale && now >= may_refresh) || now >= next_refresh;
@@ -347,6 +370,9 @@ impl Watch {
             flow.last_reply = prober.and_then(|prober| prober.last_reply(now));
             *is_known_well &= !is_new && !is_busy && refusal.is_none() && flow.probe.is_none() && !had_probe;
         }
+        let sent = evidence.flows.iter().map(|flow| flow.counts.sent).sum();
+        self.is_loaded = sent >= self.sent + MANY_SENT;
+        self.sent = sent;
         evidence.forget_refusals(monitored);
         let mut complaints: Vec<Complaint> = Vec::new();
         // One link carries many tunnels: what is the same for several is one problem.
@@ -493,6 +519,8 @@ mod tests {
             began: BTreeMap::new(),
             log: None,
             is_refreshed: true,
+            sent: 0,
+            is_loaded: false,
             is_known_well: vec![false; monitored.len()],
             vitals: Vitals::new(1).unwrap(),
         }
