@@ -3,9 +3,9 @@
 /// The generator polynomial, its bits reversed.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
-/// The remainder of each byte.
-const TABLE: [u32; 256] = {
-    let mut table = [0; 256];
+/// The remainder of each byte with 0 to 7 bytes of zeros behind it, so that eight bytes are added at once.
+const TABLES: [[u32; 256]; 8] = {
+    let mut tables = [[0; 256]; 8];
     let mut byte = 0;
     while byte < 256 {
         let (mut rest, mut bit) = (byte as u32, 0);
@@ -13,10 +13,20 @@ const TABLE: [u32; 256] = {
             rest = rest >> 1 ^ if rest & 1 == 0 { 0 } else { POLYNOMIAL };
             bit += 1;
         }
-        table[byte] = rest;
+        tables[0][byte] = rest;
         byte += 1;
     }
-    table
+    let mut zeros = 1;
+    while zeros < 8 {
+        byte = 0;
+        while byte < 256 {
+            let rest: u32 = tables[zeros - 1][byte];
+            tables[zeros][byte] = rest >> 8 ^ tables[0][(rest & 0xff) as usize];
+            byte += 1;
+        }
+        zeros += 1;
+    }
+    tables
 };
 
 /// A CRC32c in progress.
@@ -38,7 +48,13 @@ impl Crc32c {
 
     /// Adds the next bytes.
     pub fn add(&mut self, bytes: &[u8]) {
-        self.0 = bytes.iter().fold(self.0, |crc, &byte| crc >> 8 ^ TABLE[usize::from(crc as u8 ^ byte)]);
+        let (words, rest) = bytes.as_chunks::<8>();
+        let crc = words.iter().fold(self.0, |crc, word| {
+            let word = u64::from_le_bytes(*word) ^ u64::from(crc);
+            let remainders = TABLES.iter().rev().zip(word.to_le_bytes());
+            remainders.fold(0, |all, (table, byte)| all ^ table[usize::from(byte)])
+        });
+        self.0 = rest.iter().fold(crc, |crc, &byte| crc >> 8 ^ TABLES[0][usize::from(crc as u8 ^ byte)]);
     }
 
     /// Returns the bytes of the checksum field, for the CRC of all bytes with zeros in that field.
@@ -61,7 +77,7 @@ mod tests {
             (counting, [0x4e, 0x79, 0xdd, 0x46]),
             (falling, [0x5c, 0xdb, 0x3f, 0x11]),
         ] {
-            for cut in [0, 1, 31] {
+            for cut in [0, 1, 8, 17, 31] {
                 let mut crc = Crc32c::NEW;
                 crc.add(&bytes[..cut]);
                 crc.add(&bytes[cut..]);

@@ -179,7 +179,8 @@ impl Memory {
         }
     }
 
-    /// Records another packet of the flow, whose checksum may be wrong.
+    /// Records another packet of the flow, whose checksum may be wrong unless it is a SYN. What is known of the flow
+    /// stays at a FIN or RST: acknowledgments may follow, and the next connection begins with a SYN.
     pub(super) fn other(&mut self, hash: u64, header: &[u8]) {
         let Some(&flags) = header.get(tcp::FLAGS) else { return };
         if flags & tcp::SYN != 0 || self.find(hash).is_none() {
@@ -187,7 +188,6 @@ impl Memory {
         }
         let Some(state) = self.find(hash).filter(|_| flags & tcp::SYN == 0) else { return };
         state.is_guarded = true;
-        state.is_known &= flags & (tcp::FIN | tcp::RST) == 0;
         let number = read_u32(header, tcp::ACK_NUMBER);
         let was_overtaken = state.with_data.zip(number).is_some_and(|(a, b)| (-NEAR..0).contains(&distance(a, b)));
         if !was_overtaken {
@@ -282,8 +282,8 @@ mod tests {
         }
     }
 
-    /// Tests that the acknowledgment numbers of data count as seen, except overtaken ones, and that the end of a
-    /// connection begins its flow anew.
+    /// Tests that the acknowledgment numbers of data count as seen, except overtaken ones, and that a SYN begins its
+    /// flow anew, but no FIN or RST, whose checksum may be wrong.
     #[test]
     fn what_data_acknowledged_is_acknowledged_no_second_time() {
         const FAR: u32 = NEAR.unsigned_abs();
@@ -307,8 +307,8 @@ mod tests {
             assert_eq!(first.err(), Some(expected.err().unwrap_or(RefusalReason::AckFirst)), "{data:?} {number}");
         }
         for (flags, expected) in [
-            (tcp::FIN | tcp::ACK, RefusalReason::AckFirst),
-            (tcp::RST, RefusalReason::AckFirst),
+            (tcp::FIN | tcp::ACK, RefusalReason::AckOld),
+            (tcp::RST, RefusalReason::AckOld),
             (tcp::SYN | tcp::ACK, RefusalReason::AckFirst),
             (tcp::PSH | tcp::ACK, RefusalReason::AckOld),
         ] {

@@ -44,7 +44,14 @@ impl<B: AsRef<[u8]>> Gro<B> {
             if refused == Some(RefusalReason::NoPayload) {
                 return self.acknowledge(packet, idx, hash, now, pool);
             }
-            self.memory.other(hash, header);
+            if header.get(tcp::FLAGS).is_none_or(|flags| flags & tcp::SYN == 0) {
+                self.memory.other(hash, header);
+            } else if verify::verify(&mut packet, &mut self.stats.checksummed_bytes).is_ok()
+                && let Some((_, header)) = packet.transport()
+            {
+                // A wrong one must not begin the flow anew: its receiver does not see it.
+                self.memory.other(hash, header);
+            }
         }
         if let Some(why) = refused {
             if let Some(idx) = idx {
