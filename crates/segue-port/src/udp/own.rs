@@ -264,10 +264,12 @@ impl Sender {
     }
 }
 
-/// Returns whether a failed send is not about its datagram: the socket is gone, or the runtime ends.
+/// Returns whether a failed send is not about its datagram: the socket is gone, shut down, or has no destination for
+/// datagrams without one, or the runtime ends.
 #[cfg(feature = "tokio")]
 fn is_of_socket(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), None | Some(libc::EBADF | libc::ENOTSOCK))
+    let errors = [libc::EBADF, libc::ENOTSOCK, libc::EPIPE, libc::EDESTADDRREQ];
+    error.raw_os_error().is_none_or(|number| errors.contains(&number))
 }
 
 /// Sets the local address from which the last message leaves.
