@@ -126,7 +126,7 @@ impl Memory {
         let ack = match Ack::read(header) {
             Ok(ack) => ack,
             Err(why) => {
-                self.other(hash, header);
+                self.other(hash, header, true);
                 if header.get(tcp::FLAGS).is_some_and(|flags| flags & tcp::SYN != 0)
                     && let Some(state) = self.find(hash)
                 {
@@ -179,15 +179,17 @@ impl Memory {
         }
     }
 
-    /// Records another packet of the flow, whose checksum may be wrong unless it is a SYN. What is known of the flow
-    /// stays at a FIN or RST: acknowledgments may follow, and the next connection begins with a SYN.
-    pub(super) fn other(&mut self, hash: u64, header: &[u8]) {
+    /// Records another packet of the flow. Only one whose checksum `is_right` begins or ends a connection: the receiver
+    /// does not see a wrong one.
+    pub(super) fn other(&mut self, hash: u64, header: &[u8], is_right: bool) {
         let Some(&flags) = header.get(tcp::FLAGS) else { return };
+        let flags = if is_right { flags } else { flags & !(tcp::SYN | tcp::FIN | tcp::RST) };
         if flags & tcp::SYN != 0 || self.find(hash).is_none() {
             self.begin(hash);
         }
         let Some(state) = self.find(hash).filter(|_| flags & tcp::SYN == 0) else { return };
         state.is_guarded = true;
+        state.is_known &= flags & (tcp::FIN | tcp::RST) == 0;
         let number = read_u32(header, tcp::ACK_NUMBER);
         let was_overtaken = state.with_data.zip(number).is_some_and(|(a, b)| (-NEAR..0).contains(&distance(a, b)));
         if !was_overtaken {
@@ -282,8 +284,8 @@ mod tests {
         }
     }
 
-    /// Tests that the acknowledgment numbers of data count as seen, except overtaken ones, and that a SYN begins its
-    /// flow anew, but no FIN or RST, whose checksum may be wrong.
+    /// Tests that the acknowledgment numbers of data count as seen, except overtaken ones, and that the end of a
+    /// connection begins its flow anew, if the checksum of what ends it is right.
     #[test]
     fn what_data_acknowledged_is_acknowledged_no_second_time() {
         const FAR: u32 = NEAR.unsigned_abs();
@@ -301,21 +303,24 @@ mod tests {
             for at in [999, 1000] {
                 let _ = memory.judge(7, &segment(tcp::ACK, at, 500));
             }
-            data.iter().for_each(|at| memory.other(7, &segment(tcp::ACK | tcp::PSH, *at, 500)));
+            data.iter().for_each(|at| memory.other(7, &segment(tcp::ACK | tcp::PSH, *at, 500), false));
             // The first one after data stays in any case.
             let first = memory.judge(7, &segment(tcp::ACK, number, 500));
             assert_eq!(first.err(), Some(expected.err().unwrap_or(RefusalReason::AckFirst)), "{data:?} {number}");
         }
-        for (flags, expected) in [
-            (tcp::FIN | tcp::ACK, RefusalReason::AckOld),
-            (tcp::RST, RefusalReason::AckOld),
-            (tcp::SYN | tcp::ACK, RefusalReason::AckFirst),
-            (tcp::PSH | tcp::ACK, RefusalReason::AckOld),
+        for (flags, is_right, expected) in [
+            (tcp::FIN | tcp::ACK, true, RefusalReason::AckFirst),
+            (tcp::RST, true, RefusalReason::AckFirst),
+            (tcp::SYN | tcp::ACK, true, RefusalReason::AckFirst),
+            (tcp::PSH | tcp::ACK, true, RefusalReason::AckOld),
+            (tcp::FIN | tcp::ACK, false, RefusalReason::AckOld),
+            (tcp::RST, false, RefusalReason::AckOld),
+            (tcp::SYN | tcp::ACK, false, RefusalReason::AckOld),
         ] {
             let mut memory = Memory::new(1);
             let _ = memory.judge(7, &segment(tcp::ACK, 1000, 500));
-            memory.other(7, &segment(flags, 1000, 500));
-            assert_eq!(memory.judge(7, &segment(tcp::ACK, 900, 500)), Err(expected), "{flags:#x}");
+            memory.other(7, &segment(flags, 1000, 500), is_right);
+            assert_eq!(memory.judge(7, &segment(tcp::ACK, 900, 500)), Err(expected), "{flags:#x} {is_right}");
         }
     }
 

@@ -423,7 +423,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         let why = held.add(ids, TCP.then_some(l4), header, len, is_lro);
         self.held_trains += usize::from(held.segs == 2);
         if TCP && self.config.acks {
-            self.memory.other(hash, header);
+            self.memory.other(hash, header, true);
         }
         Verdict::Joins(idx as u32, header_len as u16, why)
     }
@@ -496,7 +496,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
             return Verdict::SlowPath;
         }
         if TCP && self.config.acks {
-            self.memory.other(hash, front.get(l4..form.len).unwrap_or(&[]));
+            self.memory.other(hash, front.get(l4..form.len).unwrap_or(&[]), false);
         }
         Verdict::Starts(hash, form_id)
     }

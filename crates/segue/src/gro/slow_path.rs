@@ -44,14 +44,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
             if refused == Some(RefusalReason::NoPayload) {
                 return self.acknowledge(packet, idx, hash, now, pool);
             }
-            if header.get(tcp::FLAGS).is_none_or(|flags| flags & tcp::SYN == 0) {
-                self.memory.other(hash, header);
-            } else if verify::verify(&mut packet, &mut self.stats.checksummed_bytes).is_ok()
-                && let Some((_, header)) = packet.transport()
-            {
-                // A wrong one must not begin the flow anew: its receiver does not see it.
-                self.memory.other(hash, header);
-            }
+            self.memory.other(hash, header, verify::is_right_end(&packet, header));
         }
         if let Some(why) = refused {
             if let Some(idx) = idx {

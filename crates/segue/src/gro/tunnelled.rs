@@ -227,7 +227,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         };
         self.held_trains += usize::from(held.segs == 2);
         if is_tcp && self.config.acks {
-            self.memory.other(hash, header);
+            self.memory.other(hash, header, true);
         }
         Some((header_len, why))
     }

@@ -2,7 +2,8 @@
 
 use super::rules::RefusalReason;
 use crate::checksum::{Field, Sum, pseudo_v4, pseudo_v6};
-use crate::packet::{Csum, Header, Kind, LayerCsum, Packet, Remote, Unit};
+use crate::gso;
+use crate::packet::{Buffer, Csum, Header, Kind, LayerCsum, Packet, Remote, Unit};
 use crate::wire::{ipv4, ipv6, protocol, read_u16, tcp, udp};
 
 /// Returns whether the transport checksum is pending.
@@ -149,6 +150,18 @@ pub(super) fn verify_known<const V6: bool, B: AsRef<[u8]>>(
     let is_good = sum.fold() == 0xffff;
     packet.offload.unit = Unit::Whole(if is_good { Csum::Verified } else { Csum::Bad });
     if is_good { Ok(()) } else { Err(RefusalReason::BadChecksum) }
+}
+
+/// Returns whether a TCP packet with this header begins or ends a connection, and its checksum is right or was verified
+/// by what it came from. The packet stays as it is, unlike with [`verify`].
+pub(super) fn is_right_end<B: Buffer>(packet: &Packet<B>, header: &[u8]) -> bool {
+    let is_end = header.get(tcp::FLAGS).is_some_and(|flags| flags & (tcp::SYN | tcp::FIN | tcp::RST) != 0);
+    is_end
+        && match packet.offload.unit {
+            Unit::Train { .. } | Unit::Whole(Csum::Verified | Csum::Partial) => true,
+            Unit::Whole(Csum::Unknown | Csum::Complete(_)) => gso::verify(packet) == Csum::Verified,
+            Unit::Whole(_) => false,
+        }
 }
 
 fn field_at(kind: Kind) -> usize {
