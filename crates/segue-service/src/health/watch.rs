@@ -243,7 +243,7 @@ impl Watch {
         let interval = |[shortest, longest]: [Duration; 2], each: Duration| (each * count).clamp(shortest, longest);
         let (tick, refresh) = (interval(TICK, TICK_PER_TUNNEL), interval(REFRESH, REFRESH_PER_TUNNEL));
         let mut next_tick = Instant::now() + tick;
-        let mut next_read = Instant::now();
+        let (mut next_read, mut next_look) = (Instant::now(), Instant::now());
         let mut next_refresh = Instant::now() + refresh;
         let mut next_probe = None;
         // The earliest time of the next look, so that changes that never end cost little.
@@ -262,7 +262,7 @@ impl Watch {
                 until = until.min(next_read);
             }
             if self.is_loaded {
-                until = until.min(now + PAUSE);
+                until = until.min(next_look.max(now));
             }
             if is_stale {
                 until = until.min(may_refresh.max(now));
@@ -284,13 +284,13 @@ impl Watch {
                 }
             }
             let mut has_errors = ready.iter().skip(1).any(|ready| *ready);
-            if self.is_loaded && now >= next_read {
+            if self.is_loaded && now >= next_look {
+                next_look = now + PAUSE;
                 // A look that does not wait.
                 let senders: Vec<_> = self.sources.senders().collect();
                 has_errors |= sys::poll(&senders, Duration::ZERO).is_ok_and(|ready| ready.contains(&true));
             }
             if has_errors {
-                next_read = now + PAUSE;
                 is_stale |= self.errors(now);
             }
             let is_due = (is_stale && now >= may_refresh) || now >= next_refresh;
