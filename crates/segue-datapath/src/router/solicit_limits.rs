@@ -87,7 +87,12 @@ impl SolicitLimits {
         };
         let place = self.key.hash(&bits.to_be_bytes()) as usize % SENDERS;
         let port = usize::from(port.min(HERE));
-        self.senders[port][place].take(now) && self.all[port][usize::from(hop.is_v4)].take(now)
+        let mut of_sender = self.senders[port][place];
+        let may = of_sender.take(now) && self.all[port][usize::from(hop.is_v4)].take(now);
+        if may {
+            self.senders[port][place] = of_sender;
+        }
+        may
     }
 
     /// Records a solicitation.

@@ -13,9 +13,8 @@ use super::memory::MOST_REGIONS;
 use super::message::{Message, Region};
 use super::reasons::Stop;
 
-/// Time for which a file is held after the message that takes it away, and at most for which all are held after the end
-/// of a front end, until the port hangs up. The port unmaps memory in short steps, and reads no further message
-/// meanwhile: 1 TiB, the most of a guest, takes 70 s where all of its pages were touched.
+/// Time for which a file is held after the message that takes it away. The port unmaps memory in short steps, and reads
+/// no further message meanwhile: 1 TiB, the most of a guest, takes 70 s where all of its pages were touched.
 pub(super) const HELD: Duration = Duration::from_secs(120);
 /// Largest number of such files.
 const MOST_GONE: usize = 128;

@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use super::files::{HELD, MemoryFiles};
+use super::files::MemoryFiles;
 use super::message::{Assembler, Message, PATIENCE};
 use super::reasons::Stop;
 
@@ -19,6 +19,10 @@ use super::reasons::Stop;
 const MOST_MESSAGES: usize = 64;
 /// Number of bytes of replies that are read at a time.
 const REPLIES: usize = 4096;
+
+/// Longest wait for the hangup of a port whose front end is gone, which a process that ends makes as well: many guests
+/// may have memory to unmap.
+const LONGEST_END: Duration = Duration::from_secs(3600);
 
 /// A connected front end and the connection of a port.
 #[derive(Debug)]
@@ -49,7 +53,7 @@ impl Remains {
     /// Returns the port's connection, and the longest time to wait for its hangup before this value is dropped; `None`
     /// where nothing has to be waited for.
     pub fn wait(&self) -> Option<(&UnixStream, Duration)> {
-        let left = HELD.saturating_sub(self.since.elapsed());
+        let left = LONGEST_END.saturating_sub(self.since.elapsed());
         (!self.files.is_empty() && !left.is_zero()).then_some((&self.port, left))
     }
 }
