@@ -13,7 +13,7 @@ use super::fields::{AddressPair, ends, is_between_neighbours, keep, page_of};
 use super::messages::{self, NeighbourMessage};
 use super::neighbour_cache::Freshness;
 use super::resolver::{Held, Learned};
-use super::solicit_limits::Sender;
+use super::solicit_limits::{PORTS, Sender};
 use super::state::{Boxed, HERE, OUTSIDE, Router};
 use super::tables::{Message, Neighbour, NeighbourEvent, Tables};
 use crate::forward::DropReason;
@@ -24,6 +24,8 @@ use crate::route::{Hop, Link};
 const ANNOUNCEMENTS: u8 = 2;
 /// Time between two such announcements (RFC 5227, section 1.1), nanoseconds.
 const ANNOUNCE_AGAIN: u64 = 2_000_000_000;
+
+const _: () = assert!(HERE as usize + 1 == PORTS, "the router itself is the last port of the limits");
 
 impl Router {
     /// Handles all messages that are queued in the feed.

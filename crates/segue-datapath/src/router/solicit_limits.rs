@@ -7,7 +7,6 @@ use segue::hash::Key;
 use segue::time::Nanos;
 
 use super::neighbour_cache::{NeighbourCache, RETRANS_TIMER};
-use super::state::HERE;
 use crate::icmp::Limiter;
 use crate::route::Hop;
 use crate::slots::SlotMap;
@@ -20,7 +19,7 @@ const ALL: (u32, u32) = (2000, 512);
 /// Number of limits of single senders on each port; senders with the same hash share one.
 const SENDERS: usize = 512;
 /// Number of ports that packets come from; the last one is the router itself.
-const PORTS: usize = HERE as usize + 1;
+pub(super) const PORTS: usize = 3;
 
 /// The sender of a packet, to whose limit the solicitation for the packet's next hop is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +85,7 @@ impl SolicitLimits {
             IpAddr::V6(address) => address.to_bits(),
         };
         let place = self.key.hash(&bits.to_be_bytes()) as usize % SENDERS;
-        let port = usize::from(port.min(HERE));
+        let port = usize::from(port).min(PORTS - 1);
         let mut of_sender = self.senders[port][place];
         let may = of_sender.take(now) && self.all[port][usize::from(hop.is_v4)].take(now);
         if may {

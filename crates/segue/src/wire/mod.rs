@@ -30,19 +30,9 @@ pub mod vxlan;
 pub(crate) use common::usual_layout;
 pub use format::{FORMATS, Format, Kind, Next, Remcsum, Shim, Unread};
 pub use layout::{Header, Layout, Stop};
+pub(crate) use parse::ip_end;
 pub use parse::{parse, parse_front};
 pub use tunnels::Tunnels;
-
-/// Returns the offset of the end of the packet with the IP header `ip` in `head`, as its length field states it; `None`
-/// for a header of another kind, or one that is truncated.
-pub(crate) fn ip_end(head: &[u8], ip: &Header) -> Option<usize> {
-    let (field, from) = match ip.kind {
-        Kind::Ipv4 => (ipv4::TOTAL_LEN, ip.start()),
-        Kind::Ipv6 => (ipv6::PAYLOAD_LEN, ip.start() + ipv6::LEN),
-        _ => return None,
-    };
-    Some(from + usize::from(read_u16(head, ip.start() + field)?))
-}
 
 /// IP protocol numbers (IANA "Assigned Internet Protocol Numbers").
 pub mod protocol {

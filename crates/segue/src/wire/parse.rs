@@ -12,6 +12,17 @@ pub use super::format::Kind;
 pub use super::layout::{Header, Layout, MAX_HEADER_BYTES, MAX_HEADERS, Start, Stop};
 pub use super::tunnels::Tunnels;
 
+/// Returns the offset of the end of the packet with the IP header `ip` in `head`, as its length field states it; `None`
+/// for a header of another kind, or one that is truncated.
+pub(crate) fn ip_end(head: &[u8], ip: &Header) -> Option<usize> {
+    let (field, from) = match ip.kind {
+        Kind::Ipv4 => (ipv4::TOTAL_LEN, ip.start()),
+        Kind::Ipv6 => (ipv6::PAYLOAD_LEN, ip.start() + ipv6::LEN),
+        _ => return None,
+    };
+    Some(from + usize::from(read_u16(head, ip.start() + field)?))
+}
+
 /// Finds every header of the packet in `bytes`, which must hold the whole packet and may have padding after it.
 ///
 /// Lengths are checked against the bytes present at every level; no header is listed whose bytes are not all there.
