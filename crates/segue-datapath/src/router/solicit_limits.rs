@@ -100,3 +100,26 @@ impl SolicitLimits {
         self.order.push_back((now, *hop));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn a_sender_is_not_charged_for_what_the_limit_of_its_port_holds_back() {
+        const MILLISECOND: u64 = 1_000_000;
+        let (mut limits, cache) = (SolicitLimits::new(Key([1, 2])), NeighbourCache::default());
+        let mut next = 0;
+        let mut takes = |sender: u32, now: u64| {
+            next += 1;
+            let hop = Hop { port: 1, is_v4: true, address: next };
+            limits.take_first(&hop, Sender::Host(0, Ipv4Addr::from_bits(sender).into()), &cache, Nanos(now))
+        };
+        // Forged senders use up all that the port has.
+        assert_eq!((1000..9000).filter(|forged| takes(*forged, 0)).count(), ALL.1 as usize);
+        assert!((0..2 * ONE.1).all(|_| !takes(1, 0)));
+        assert!(takes(1, MILLISECOND), "the port has two again, and the sender all of its own");
+    }
+}
