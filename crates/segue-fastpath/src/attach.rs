@@ -6,6 +6,8 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use crate::assembler::{Assembler, Helper, Reg};
 use crate::code::{LICENCE, NEXT};
@@ -18,6 +20,20 @@ pub trait Filters {
     /// # Errors
     /// The kernel's.
     fn add(&mut self, interface: u32, hook: Hook, program: BorrowedFd<'_>, name: &str) -> io::Result<()>;
+}
+
+/// Returns the abstract name of a local socket that an instance has as long as it has the program with this number.
+/// Other instances recognise the program by it, where they may not read its name.
+pub fn mark_of(program: u32) -> String {
+    format!("segue-program-{program}")
+}
+
+/// Marks a program, before it is attached, as long as the descriptor is open. Without the mark other instances take it
+/// for one of other software.
+pub(crate) fn mark(program: &OwnedFd) -> Option<OwnedFd> {
+    let name = mark_of(sys::number(program.as_fd()).ok()?);
+    let socket = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name).ok()?);
+    socket.ok().map(OwnedFd::from)
 }
 
 /// Attaches a program to a hook of an interface. Closing the descriptor ends it.

@@ -60,7 +60,7 @@ mod tests;
 mod verdict;
 mod wire;
 
-pub use attach::{Filters, is_left_over};
+pub use attach::{Filters, is_left_over, mark_of};
 pub use counters::{Counts, Traffic, left_reasons};
 pub use form::{Direction, Route, obstacle};
 pub use path::{Error, Path, foreign_programs, is_own};

@@ -1,5 +1,6 @@
 //! The in-kernel path: maps, programs and their attachment, for the tunnels of one outside port.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,7 +9,7 @@ use segue::encap::{Carrier, Config};
 use segue::wire::{ethernet, ethertype};
 
 use crate::assembler::{Fault, Instruction};
-use crate::attach::{Filters, attach};
+use crate::attach::{Filters, attach, mark};
 use crate::code::{LICENCE, Maps, Tunnels};
 use crate::counters::{COUNT, Counts};
 use crate::form::{self, Direction, Route, obstacle};
@@ -92,9 +93,10 @@ pub struct Path {
     ingress: Option<OwnedFd>,
     /// Reasons why a direction is left to the daemon.
     partial: Vec<(Direction, &'static str)>,
+    /// Marks of the programs, and their links.
     links: Vec<OwnedFd>,
     /// Indexes of the interfaces on which the ingress program is attached.
-    underlays: Vec<u32>,
+    attached: Vec<u32>,
     members: Vec<Member>,
     sources: Vec<u16>,
 }
@@ -150,7 +152,7 @@ impl Path {
             egress: None,
             ingress: None,
             links: Vec::new(),
-            underlays: Vec::new(),
+            attached: Vec::new(),
             members: configs
                 .iter()
                 .map(|config| Member {
@@ -182,7 +184,8 @@ impl Path {
             }
         };
         let ingress = if blocked(Direction::Receive) { None } else { Some(path.load_ingress(first)?) };
-        Ok(Path { egress, ingress, partial, ..path })
+        let links = egress.iter().chain(&ingress).filter_map(mark).collect();
+        Ok(Path { egress, ingress, partial, links, ..path })
     }
 
     /// Loads the receive program, with the features that trials found in this kernel.
@@ -303,10 +306,10 @@ impl Path {
             for key in form::peer_keys(&self.members[index].config) {
                 self.peers.set_all(&key, &value).map_err(refused("filling a map"))?;
             }
-            if route.link != 0 && !self.underlays.contains(&route.link) {
+            if route.link != 0 && !self.attached.contains(&route.link) {
                 let at = (route.link, Hook::Ingress);
                 self.links.push(attach(ingress.as_fd(), at, INGRESS, filters).map_err(&step)?);
-                self.underlays.push(route.link);
+                self.attached.push(route.link);
             }
         }
         if let Some(egress) = &self.egress {
@@ -425,27 +428,35 @@ impl Path {
         &self.partial
     }
 
-    /// Returns the indexes of the interfaces on which the ingress program is attached.
-    pub fn underlays(&self) -> &[u32] {
-        &self.underlays
+    /// Returns the indexes of the tunnels' interfaces, in the order of the tunnels.
+    pub fn interfaces(&self) -> impl Iterator<Item = u32> {
+        self.members.iter().map(|member| member.interface)
+    }
+
+    /// Returns the indexes of the interfaces of the routes, each once.
+    pub fn underlays(&self) -> BTreeSet<u32> {
+        self.members.iter().map(|member| member.route.link).filter(|link| *link != 0).collect()
     }
 }
 
 /// Returns the names of other software's programs at the hooks of an interface; none on a kernel without such hooks.
-/// Looking them up needs CAP_BPF; a program whose name cannot be read counts as one of others.
+/// Looking them up needs CAP_BPF. Where a name cannot be read, its number takes its place, and `is_marked` tells
+/// whether an instance of segue has marked the program as its own ([`crate::mark_of`]).
 ///
 /// # Errors
 /// The kernel's.
-pub fn foreign_programs(interface: u32) -> io::Result<Vec<String>> {
+pub fn foreign_programs(interface: u32, is_marked: &dyn Fn(u32) -> bool) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for hook in [Hook::Ingress, Hook::Egress] {
         match sys::attached(interface, hook) {
-            Ok(found) => names.extend(found),
+            Ok(found) => names.extend(found.into_iter().filter_map(|(number, name)| match name {
+                Some(name) => Some(name).filter(|name| !is_own(name)),
+                None => (!is_marked(number)).then(|| number.to_string()),
+            })),
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
             Err(error) => return Err(error),
         }
     }
-    names.retain(|name| !is_own(name));
     Ok(names)
 }
 

@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use segue::encap::{Carrier, Config};
 use segue::wire::{ipv4, ipv6};
 
-use crate::attach::{Filters, attach};
+use crate::attach::{Filters, attach, mark};
 use crate::code::{FamilyMaps, LICENCE, Maps, TableMaps, Tunnels};
 use crate::counters::{COUNT, Counts};
 use crate::form::{self, Direction, PeerEndpoint, Place, Route, obstacle};
@@ -133,6 +133,7 @@ pub struct PeerPath {
     v6: Family,
     egress: Option<OwnedFd>,
     ingress: Vec<OwnedFd>,
+    /// Marks of the programs, and their links.
     links: Vec<OwnedFd>,
     listeners: Vec<Listener>,
     station: [u8; 6],
@@ -204,6 +205,7 @@ impl PeerPath {
         for index in 0..listeners.len() {
             path.ingress.push(path.load_ingress(index)?);
         }
+        path.links = path.egress.iter().chain(&path.ingress).filter_map(mark).collect();
         Ok(path)
     }
 
@@ -312,6 +314,11 @@ impl PeerPath {
             self.links.push(attach(egress.as_fd(), (interface, Hook::Egress), EGRESS, filters).map_err(&step)?);
         }
         Ok(())
+    }
+
+    /// Returns the index of the tunnel's interface.
+    pub fn interface(&self) -> u32 {
+        self.interface
     }
 
     /// Switches the in-kernel path on or off: packets that are processed afterwards take the path, or are left to the

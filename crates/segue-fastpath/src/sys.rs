@@ -214,16 +214,15 @@ pub(crate) fn test_run(program: BorrowedFd<'_>, packet: &[u8], context: &[u8], r
     Ok(Run { result: attributes.get(4).cast_signed(), packet: out, nanos: attributes.get(36) })
 }
 
-/// Returns the names of the programs at a hook of an interface, or the number where the name cannot be read; the error
-/// EINVAL stands for a kernel without such links.
-pub(crate) fn attached(interface: u32, hook: Hook) -> io::Result<Vec<String>> {
+/// Returns the numbers of the programs at a hook of an interface, with their names where these can be read, which needs
+/// CAP_SYS_ADMIN; the error EINVAL stands for a kernel without such links.
+pub(crate) fn attached(interface: u32, hook: Hook) -> io::Result<Vec<(u32, Option<String>)>> {
     let mut ids = [0_u32; 64];
     let mut attributes =
         Attributes::new().word(0, interface).word(4, kind(hook)).address_mut(16, &mut ids).word(24, 64);
     attributes.call(PROG_QUERY, 64)?;
     let count = (attributes.get(24) as usize).min(ids.len());
-    // The name needs CAP_SYS_ADMIN.
-    Ok(ids[..count].iter().map(|id| program_name(*id).unwrap_or_else(|_| id.to_string())).collect())
+    Ok(ids[..count].iter().map(|id| (*id, program_name(*id).ok())).collect())
 }
 
 fn program_name(id: u32) -> io::Result<String> {
@@ -239,7 +238,6 @@ fn program_name(id: u32) -> io::Result<String> {
 }
 
 /// Returns the kernel's number of a program.
-#[cfg(test)]
 pub(crate) fn number(program: BorrowedFd<'_>) -> io::Result<u32> {
     let mut info = [0_u32; 2];
     Attributes::new().fd(0, program).word(4, 8).address_mut(8, &mut info).call(OBJ_GET_INFO_BY_FD, 16)?;

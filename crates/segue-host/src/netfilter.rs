@@ -6,6 +6,8 @@ use std::io;
 use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_XFRM};
 use netlink_sys::{Socket, SocketAddr};
 
+use crate::netlink::{changed_meanwhile, is_interrupted, until_whole};
+
 /// Subsystem number of nf_tables in the type of a message.
 const NFTABLES: u16 = 10 << 8;
 const NEW_CHAIN: u16 = NFTABLES | 3;
@@ -43,16 +45,48 @@ const IPV4: u8 = 2;
 const NETDEV: u8 = 5;
 const IPV6: u8 = 10;
 
+/// The error where tables of the older iptables can neither be read nor told from the modules.
+const UNTOLD: &str = "the kernel names the tables of iptables to root, and to a unit with CAP_DAC_READ_SEARCH in \
+                      AmbientCapabilities= and CapabilityBoundingSet=; fastpath on bypasses them";
+
 /// Returns a chain or table of netfilter that sees this host's packets of one family, if there is one: a base chain of
-/// nf_tables with rules or a drop policy, or a table of the older iptables. Needs CAP_NET_ADMIN.
+/// nf_tables with rules or a drop policy, or a table of the older iptables. Needs CAP_NET_ADMIN, and for tables that
+/// are built into the kernel CAP_DAC_READ_SEARCH or root.
 ///
 /// # Errors
 /// The kernel's refusal; a kernel without netfilter has no rules.
 pub fn rules(is_v4: bool) -> io::Result<Option<String>> {
     let file = if is_v4 { "/proc/net/ip_tables_names" } else { "/proc/net/ip6_tables_names" };
-    if let Some(table) = fs::read_to_string(file).ok().and_then(|text| text.lines().next().map(str::to_owned)) {
-        return Ok(Some(format!("iptables table {table}")));
+    let modules = || fs::read_to_string("/proc/modules").unwrap_or_default();
+    match iptables(fs::read_to_string(file), modules, is_v4)? {
+        Some(table) => Ok(Some(table)),
+        None => until_whole(|| nftables(is_v4)),
     }
+}
+
+/// Returns a table of the older iptables, given their names, one a line, and what reads `/proc/modules`. The names are
+/// for root: the loaded modules tell of tables too, though not in which network namespace they are.
+fn iptables(names: io::Result<String>, modules: impl FnOnce() -> String, is_v4: bool) -> io::Result<Option<String>> {
+    let (all, one) = if is_v4 { ("ip_tables", "iptable_") } else { ("ip6_tables", "ip6table_") };
+    let error = match names {
+        Ok(names) => return Ok(names.lines().next().map(|table| format!("iptables table {table}"))),
+        Err(error) => error,
+    };
+    match error.kind() {
+        io::ErrorKind::NotFound => return Ok(None),
+        io::ErrorKind::PermissionDenied => {}
+        _ => return Err(error),
+    }
+    let modules = modules();
+    let mut modules = modules.lines().filter_map(|line| line.split(' ').next());
+    if modules.clone().any(|module| module == all) {
+        return Ok(modules.find(|module| module.starts_with(one)).map(|module| format!("iptables module {module}")));
+    }
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, UNTOLD))
+}
+
+/// Returns a base chain of nf_tables that sees this host's packets of one family, with rules or a drop policy.
+fn nftables(is_v4: bool) -> io::Result<Option<String>> {
     let family = if is_v4 { IPV4 } else { IPV6 };
     let sees = |seen: u8| seen == family || seen == INET || seen == NETDEV;
     let mut chains = Vec::new();
@@ -86,10 +120,12 @@ pub fn rules(is_v4: bool) -> io::Result<Option<String>> {
 /// # Errors
 /// The kernel's refusal; a kernel without IPsec has no policies.
 pub fn has_ipsec_policies() -> io::Result<bool> {
-    let mut found = false;
-    // `struct xfrm_userpolicy_id` of zeros asks for all.
-    dump(NETLINK_XFRM, GET_POLICY, &[0; 64], &mut |kind, _| found |= kind == NEW_POLICY)?;
-    Ok(found)
+    until_whole(|| {
+        let mut found = false;
+        // `struct xfrm_userpolicy_id` of zeros asks for all.
+        dump(NETLINK_XFRM, GET_POLICY, &[0; 64], &mut |kind, _| found |= kind == NEW_POLICY)?;
+        Ok(found)
+    })
 }
 
 /// A watch for changes of nf_tables. It is opened with CAP_NET_ADMIN, and works without it afterwards.
@@ -153,7 +189,7 @@ fn text(attributes: &[u8], number: u16) -> Option<String> {
 }
 
 /// Returns the value of the first attribute with the given number.
-fn attribute(mut bytes: &[u8], number: u16) -> Option<&[u8]> {
+pub(crate) fn attribute(mut bytes: &[u8], number: u16) -> Option<&[u8]> {
     loop {
         let (len, kind) = (bytes.first_chunk::<2>()?, bytes.get(2..4)?.first_chunk::<2>()?);
         let len = usize::from(u16::from_ne_bytes(*len)).max(4);
@@ -185,7 +221,10 @@ fn each_message(mut bytes: &[u8], each: &mut dyn FnMut(u16, &[u8])) -> Option<io
 }
 
 /// Requests a list and passes each entry to `each`. A kernel without the protocol has an empty list.
-fn dump(protocol: isize, kind: u16, body: &[u8], each: &mut dyn FnMut(u16, &[u8])) -> io::Result<()> {
+///
+/// # Errors
+/// The kernel's, and [`io::ErrorKind::Interrupted`] for a list that changed while it was read.
+pub(crate) fn dump(protocol: isize, kind: u16, body: &[u8], each: &mut dyn FnMut(u16, &[u8])) -> io::Result<()> {
     let Ok(mut socket) = Socket::new(protocol) else { return Ok(()) };
     socket.bind_auto()?;
     socket.connect(&SocketAddr::new(0, 0))?;
@@ -196,11 +235,14 @@ fn dump(protocol: isize, kind: u16, body: &[u8], each: &mut dyn FnMut(u16, &[u8]
     message.extend([0; 8]);
     message.extend(body);
     socket.send(&message, 0)?;
+    let mut has_changed = false;
     loop {
         let (bytes, _) = socket.recv_from_full()?;
+        has_changed |= is_interrupted(&bytes);
         match each_message(&bytes, each) {
             None => {}
             Some(Err(error)) if is_absent(&error) => return Ok(()),
+            Some(Ok(())) if has_changed => return Err(changed_meanwhile()),
             Some(outcome) => return outcome,
         }
     }
@@ -239,6 +281,27 @@ mod tests {
         assert_eq!(chain(Some(3), 0), named(true));
         assert_eq!(chain(Some(FORWARD), 0), None);
         assert_eq!(chain(None, 0), None);
+    }
+
+    #[test]
+    fn tables_of_iptables_whose_names_are_for_root_are_told_by_modules_or_not_at_all() {
+        let refused = |error: i32| Err(io::Error::from_raw_os_error(error));
+        let loaded = "iptable_nat 16384 1 - Live 0x0\nx_tables 1 1 - Live 0x0\nip_tables 3 1 iptable_nat, Live 0x0\n\
+                      ip6_tables 3 0 - Live 0x0\n";
+        for (names, modules, is_v4, expected) in [
+            (Ok("filter\nnat\n".to_owned()), "", true, Ok(Some("iptables table filter"))),
+            (Ok(String::new()), loaded, true, Ok(None)),
+            (refused(libc::ENOENT), "", true, Ok(None)),
+            (refused(libc::EACCES), loaded, true, Ok(Some("iptables module iptable_nat"))),
+            (refused(libc::EACCES), loaded, false, Ok(None)),
+            (refused(libc::EACCES), "nf_tables 9 0 - Live 0x0\n", true, Err(UNTOLD)),
+            (refused(libc::EACCES), "", false, Err(UNTOLD)),
+        ] {
+            let found = iptables(names, || modules.to_owned(), is_v4).map_err(|error| error.to_string());
+            assert_eq!(found.as_ref().map(Option::as_deref).map_err(String::as_str), expected, "{modules} {is_v4}");
+        }
+        let other = iptables(refused(libc::EIO), || loaded.to_owned(), true).unwrap_err();
+        assert_eq!(other.raw_os_error(), Some(libc::EIO));
     }
 
     #[test]

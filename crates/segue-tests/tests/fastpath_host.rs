@@ -420,3 +420,72 @@ fn a_reload_under_load_keeps_the_path_and_the_connections() {
     let sent = taken(&read())[0] - taken(&after)[0];
     assert!(sent > 2000, "{sent} of a file of 4 MB, left {}", left(&read()));
 }
+
+/// A user without rights, as that of the unit.
+const USER: &str = "61234";
+
+/// Prepares A for programs of that user: devices, the program, and a folder of control sockets.
+fn admit_user(ground: &Ground) -> Result<(), segue_lab::LabError> {
+    let lines = [
+        "mount -t tmpfs -o mode=755 tun /dev/net && mknod -m 666 /dev/net/tun c 10 200",
+        &format!("mount -t tmpfs -o mode=755 mnt /mnt && cp {} /mnt/segue", ground.program.display()),
+        &format!("mkdir -p /run/segue && mount -t tmpfs -o mode=755,uid={USER},gid={USER} run /run/segue"),
+    ];
+    lines.iter().try_for_each(|line| ground.a.run("sh", &["-c", line]).map(drop))
+}
+
+/// Starts a tunnel of A with `fastpath auto`, as that user and with the capabilities of the unit and `more`. Returns it
+/// and the state of its path.
+fn started_as_user(ground: &Ground, net: u8, remote: &str, more: &str) -> (Process, Value) {
+    let mut command = ground.a.command("setpriv");
+    command.args([&format!("--reuid={USER}"), &format!("--regid={USER}")]).args(["--clear-groups", "--no-new-privs"]);
+    let sets = ["inh-caps", "ambient-caps", "bounding-set"];
+    command.args(sets.map(|set| format!("--{set}=-all,+net_admin,+net_raw,+bpf,+perfmon{more}")));
+    let device = Shape::device(net);
+    command.args(["/mnt/segue", "tunnel", "-j", "dev", &device, "mode", "gre", "local", "198.18.0.1"]);
+    command.args(["remote", remote, "fastpath", "auto"]).env("SEGUE_RUNTIME_DIR", "/run/segue");
+    let mut process = Process::spawn(command, b"").expect("setpriv starts");
+    process.wait_for_line("\"event\":\"up\"", PATIENCE).unwrap_or_else(|error| panic!("{error}"));
+    let state = Stat::read(&ground.a, &ground.program, &device).json()["fastpath"].clone();
+    (process, state)
+}
+
+#[test]
+fn two_instances_with_the_capabilities_of_the_unit_take_the_path_over_one_interface() {
+    let Some(ground) = ground(test_name!(), LinkForm::Veth, &["setpriv"]) else { return };
+    if let Err(error) = admit_user(&ground) {
+        return skip(test_name!(), &format!("no place for another user: {error}"));
+    }
+    // The kernel tells a user of the tables of iptables only with this capability, where they are built in.
+    let tunnels = [(1, "198.18.0.2"), (2, "198.18.0.3")];
+    let tunnels = tunnels.map(|(net, remote)| started_as_user(&ground, net, remote, ",+dac_read_search"));
+    for (_, state) in &tunnels {
+        assert_eq!(state["on"], true, "{state}");
+    }
+}
+
+#[test]
+fn auto_bypasses_no_tables_of_iptables_whose_names_only_root_may_read() {
+    const NAMES: &str = "/proc/net/ip_tables_names";
+    let Some(ground) = ground(test_name!(), LinkForm::Veth, &["setpriv", "cat"]) else { return };
+    let Ok(names) = ground.a.run("cat", &[NAMES]) else {
+        return skip(test_name!(), &format!("no {NAMES}"));
+    };
+    if let Err(error) = admit_user(&ground) {
+        return skip(test_name!(), &format!("no place for another user: {error}"));
+    }
+    let modules = fs::read_to_string("/proc/modules").unwrap_or_default();
+    let module = |name: &str| modules.lines().any(|line| line.starts_with(name));
+    let expected = match (module("ip_tables "), module("iptable_")) {
+        (true, false) => None,
+        (true, true) => Some("iptables module iptable_"),
+        (false, _) => Some("CAP_DAC_READ_SEARCH"),
+    };
+    let (tunnel, state) = started_as_user(&ground, 1, "198.18.0.2", "");
+    let why = state["why"].as_str().unwrap_or_default();
+    assert_eq!(state["on"], expected.is_none(), "{state}");
+    assert!(why.contains(expected.unwrap_or_default()), "{expected:?}: {state}");
+    drop(tunnel);
+    let (_tunnel, state) = started_as_user(&ground, 2, "198.18.0.2", ",+dac_read_search");
+    assert_eq!(state["on"], names.is_empty(), "{names:?} {state}");
+}

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use segue_lab::Family::{self, V4, V6};
-use segue_lab::{Host, LinkForm, Peer};
+use segue_lab::{Host, LinkForm, Peer, Process};
 use segue_tests::fastpath::{NET, REQUIRE, errors, ground, left, removes_marks, taken};
 use segue_tests::kernel_log::KernelLog;
 use segue_tests::routed::ip;
@@ -98,7 +98,6 @@ fn the_kernels_own_vxlan_and_the_path_understand_each_other() {
         let mut log = KernelLog::mark(test_name!());
         let Some(ground) = ground(test_name!(), form, &["ping"]) else { return };
         let shape = Shape { extra: REQUIRE, ..Shape::new(Inside::VxlanZero, Carrier::Bare, outer) };
-        // First, so that it counts no datagram of the kernel that there is no socket for yet.
         let _tunnel = Tunnel::start(&ground.a, &ground.program, &shape.words(Peer::A, NET));
         if !kernel_vxlan(&ground, outer, words) {
             return;
@@ -124,4 +123,48 @@ fn the_kernels_own_vxlan_and_the_path_understand_each_other() {
         assert!(drops.is_empty(), "{form:?} {words}: {drops:?}");
         log.iter_mut().for_each(|log| log.assert_silent(&format!("{form:?} {words}")));
     }
+}
+
+#[test]
+fn a_tunnel_over_ipv6_counts_no_datagram_without_checksum_from_before_it_had_its_socket() {
+    // UDP_NO_CHECK6_TX. When a socket closes, an error may come back.
+    const SENDER: &str = "import socket, sys
+s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+s.setsockopt(17, 101, 1)
+s.connect((sys.argv[1], int(sys.argv[2])))
+print('sending', flush=True)
+while True:
+    try:
+        s.send(bytes(64))
+    except OSError:
+        pass
+";
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["python3", "timeout", "strace"]) else { return };
+    let shape = Shape { extra: &["fastpath", "off"], ..Shape::new(Inside::VxlanZero, Carrier::Bare, V6) };
+    let mut command = ground.a.command("timeout");
+    command.args(["120", "python3", "-c", SENDER]);
+    command.args([Peer::B.address(0, V6).to_string(), Shape::port(NET).to_string()]);
+    let mut sender = Process::spawn(command, b"").expect("python3 starts");
+    sender.wait_for_line("sending", PATIENCE).unwrap_or_else(|error| panic!("{error}"));
+    let words = shape.words(Peer::B, NET);
+    let table = format!(
+        "dev sg{NET} peers none local {} listen gue:{} noencap-csum fastpath off",
+        Peer::B.address(0, V6),
+        Shape::port(NET)
+    );
+    let table = table.split(' ').map(str::to_owned).collect();
+    for (words, port) in [(words, "udp"), (table, "gue")] {
+        // The time between the first look at the counter and the socket is made longer.
+        let mut command = ground.b.command("strace");
+        command.args(["-D", "-f", "-qq", "-o", "/dev/null", "-e", "trace=bind", "-e", "inject=bind:delay_enter=50000"]);
+        command.arg(&ground.program).args(["tunnel", "-j"]).args(words);
+        let mut tunnel = Process::spawn(command, b"").expect("strace starts");
+        tunnel.wait_for_line("\"event\":\"up\"", PATIENCE).unwrap_or_else(|error| panic!("{error}"));
+        let drops = |stat: &Stat| stat.json()["ports"][port]["drops"].clone();
+        let has_received = |stat: &Stat| !stat.drops().is_empty();
+        let stat = Stat::until(&ground.b, &ground.program, &Shape::device(NET), PATIENCE, has_received);
+        assert!(has_received(&stat) && drops(&stat)["outer_csum"] == 0, "{}", drops(&stat));
+        tunnel.stop(PATIENCE);
+    }
+    sender.stop(PATIENCE);
 }

@@ -1,10 +1,9 @@
 //! BPF programs at the hooks of interfaces as filters (cls_bpf, clsact), for kernels that have no tcx links.
 
 use std::io;
-use std::ops::ControlFlow;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use netlink_packet_core::{NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL};
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::tc::{
     TcAttribute, TcBpfFlags, TcFilterBpf, TcFilterBpfOption, TcHandle, TcHeader, TcMessage, TcOption,
@@ -81,12 +80,10 @@ impl Netlink {
         for hook in [Hook::Ingress, Hook::Egress] {
             let mut request = TcMessage::with_index(index.cast_signed());
             request.header.parent = hook.parent();
-            self.exchange(RouteNetlinkMessage::GetTrafficFilter(request), NLM_F_DUMP, &mut |message| {
-                if let RouteNetlinkMessage::NewTrafficFilter(message) = message {
-                    found.extend(Filter::read(message));
-                }
-                ControlFlow::Continue(())
-            })?;
+            found.extend(self.dump(&RouteNetlinkMessage::GetTrafficFilter(request), &mut |message| match message {
+                RouteNetlinkMessage::NewTrafficFilter(message) => Filter::read(message),
+                _ => None,
+            })?);
         }
         Ok(found)
     }

@@ -4,7 +4,9 @@ pub mod changes;
 pub mod filters;
 pub mod needed;
 pub mod nexthops;
+pub mod sockets;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::ops::ControlFlow;
@@ -79,6 +81,35 @@ pub struct Netlink {
 /// Length of the room for one datagram, bytes. A part of a dump has at most 32 KiB, and the longest attribute of a
 /// single message 64 KiB.
 const ROOM: usize = 128 << 10;
+
+/// Flag of a message of a dump during which the table changed: entries may be missing, or twice there.
+const NLM_F_DUMP_INTR: u16 = 0x10;
+/// Number of times that a dump is requested before it fails because the table changes all the time.
+const DUMPS: usize = 16;
+
+/// Returns the error of a dump during which the table changed.
+pub(crate) fn changed_meanwhile() -> io::Error {
+    io::Error::new(io::ErrorKind::Interrupted, "it changed each time while it was read")
+}
+
+/// Returns the first result of `read` that is not of a dump during which the table changed, or after a number of such
+/// dumps their error.
+pub(crate) fn until_whole<T>(mut read: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let is_whole = |result: &io::Result<T>| !matches!(result, Err(error) if error.kind() == io::ErrorKind::Interrupted);
+    (0..DUMPS).map(|_| read()).find(is_whole).unwrap_or_else(|| Err(changed_meanwhile()))
+}
+
+/// Returns whether a datagram has a message of a dump during which the table changed.
+pub(crate) fn is_interrupted(mut datagram: &[u8]) -> bool {
+    while let (Some(len), Some(flags)) = (datagram.first_chunk::<4>(), datagram.get(6..8)) {
+        if u16::from_ne_bytes([flags[0], flags[1]]) & NLM_F_DUMP_INTR != 0 {
+            return true;
+        }
+        let len = (u32::from_ne_bytes(*len) as usize).max(4).next_multiple_of(4);
+        datagram = datagram.get(len..).unwrap_or_default();
+    }
+    false
+}
 
 impl Netlink {
     /// Opens a socket that is bound and connected to the kernel.
@@ -183,10 +214,8 @@ impl Netlink {
 
     /// Returns the addresses of all links, each with the index of its link.
     pub fn all_addresses(&mut self) -> io::Result<Vec<(u32, Prefix)>> {
-        let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
-        let mut found = Vec::new();
-        self.exchange(request, NLM_F_DUMP, &mut |message| {
-            let RouteNetlinkMessage::NewAddress(message) = message else { return ControlFlow::Continue(()) };
+        self.dump(&RouteNetlinkMessage::GetAddress(AddressMessage::default()), &mut |message| {
+            let RouteNetlinkMessage::NewAddress(message) = message else { return None };
             // On a point-to-point link IFA_ADDRESS is the address of the peer and IFA_LOCAL that of this host.
             let local = message.attributes.iter().find_map(|attribute| match attribute {
                 AddressAttribute::Local(address) => Some(*address),
@@ -196,33 +225,25 @@ impl Netlink {
                 AddressAttribute::Address(address) => Some(*address),
                 _ => None,
             });
-            if let Some(address) = local.or(address) {
-                found.push((message.header.index, Prefix { address, len: message.header.prefix_len }));
-            }
-            ControlFlow::Continue(())
-        })?;
-        Ok(found)
+            Some((message.header.index, Prefix { address: local.or(address)?, len: message.header.prefix_len }))
+        })
     }
 
-    /// Returns the queueing disciplines of the link with the given index, including `clsact` and `ingress`, which have
-    /// filters.
-    pub fn queueing(&mut self, index: u32) -> io::Result<Vec<Queueing>> {
-        let mut request = TcMessage::default();
-        request.header.index = index.cast_signed();
-        let mut found = Vec::new();
-        self.exchange(RouteNetlinkMessage::GetQueueDiscipline(request), NLM_F_DUMP, &mut |message| {
-            if let RouteNetlinkMessage::NewQueueDiscipline(message) = message
-                && message.header.index == index.cast_signed()
-            {
-                let is_default = message.header.handle == TcHandle::UNSPEC;
-                found.extend(message.attributes.into_iter().find_map(|attribute| match attribute {
-                    TcAttribute::Kind(kind) => Some(Queueing { kind, is_default }),
-                    _ => None,
-                }));
-            }
-            ControlFlow::Continue(())
+    /// Returns the queueing disciplines of all links, by the index of the link, including `clsact` and `ingress`, which
+    /// have filters.
+    pub fn queueing(&mut self) -> io::Result<BTreeMap<u32, Vec<Queueing>>> {
+        let found = self.dump(&RouteNetlinkMessage::GetQueueDiscipline(TcMessage::default()), &mut |message| {
+            let RouteNetlinkMessage::NewQueueDiscipline(message) = message else { return None };
+            let is_default = message.header.handle == TcHandle::UNSPEC;
+            let kind = message.attributes.into_iter().find_map(|attribute| match attribute {
+                TcAttribute::Kind(kind) => Some(kind),
+                _ => None,
+            });
+            Some((message.header.index.cast_unsigned(), Queueing { kind: kind?, is_default }))
         })?;
-        Ok(found)
+        let mut of_links: BTreeMap<u32, Vec<Queueing>> = BTreeMap::new();
+        found.into_iter().for_each(|(index, one)| of_links.entry(index).or_default().push(one));
+        Ok(of_links)
     }
 
     /// Returns whether the kernel's neighbour entry for `address` on a link is in state FAILED: solicitations were not
@@ -258,7 +279,27 @@ impl Netlink {
         self.exchange(request, flags | NLM_F_ACK, &mut |_| ControlFlow::Continue(()))
     }
 
+    /// Requests a dump and returns what `read` makes of its entries. A dump during which the table changed is repeated
+    /// a few times.
+    pub fn dump<T>(
+        &mut self,
+        request: &RouteNetlinkMessage,
+        read: &mut dyn FnMut(RouteNetlinkMessage) -> Option<T>,
+    ) -> io::Result<Vec<T>> {
+        until_whole(|| {
+            let mut found = Vec::new();
+            self.exchange(request.clone(), NLM_F_DUMP, &mut |message| {
+                found.extend(read(message));
+                ControlFlow::Continue(())
+            })?;
+            Ok(found)
+        })
+    }
+
     /// Sends a request and passes every answer to `each`, until `each` breaks or the kernel ends the dump.
+    ///
+    /// # Errors
+    /// The kernel's answer, and [`io::ErrorKind::Interrupted`] at the end of a dump during which the table changed.
     pub fn exchange(
         &mut self,
         request: RouteNetlinkMessage,
@@ -274,14 +315,16 @@ impl Netlink {
         let mut bytes = vec![0; message.buffer_len()];
         message.serialize(&mut bytes);
         self.socket.send(&bytes, 0)?;
+        let mut has_changed = false;
         loop {
             self.room.clear();
             let len = self.socket.recv(&mut self.room, libc::MSG_TRUNC)?;
             if len > self.room.len() {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, format!("an answer of {len} bytes")));
             }
+            has_changed |= is_interrupted(&self.room);
             if answers(&self.room, self.sequence, each)?.is_break() {
-                return Ok(());
+                return if has_changed { Err(changed_meanwhile()) } else { Ok(()) };
             }
         }
     }
@@ -334,6 +377,8 @@ pub fn family(address: IpAddr) -> AddressFamily {
 
 #[cfg(test)]
 mod tests {
+    use netlink_packet_core::NLM_F_MULTIPART;
+
     use super::*;
 
     #[test]
@@ -354,6 +399,46 @@ mod tests {
         assert_eq!(netlink.addresses(0x7fff_fff0).unwrap(), []);
         // After a long dump the next answer still belongs to the next request.
         assert_eq!(netlink.link(lo.index).unwrap(), lo);
+    }
+
+    #[test]
+    fn a_dump_during_which_the_table_changed_is_repeated_and_at_last_an_error() {
+        let message = |flags: u16| {
+            let mut bytes = [0; 20];
+            bytes[..4].copy_from_slice(&20_u32.to_ne_bytes());
+            bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
+            bytes
+        };
+        let [whole, changed] = [NLM_F_MULTIPART, NLM_F_MULTIPART | NLM_F_DUMP_INTR].map(message);
+        assert!(!is_interrupted(&[whole, whole].concat()) && is_interrupted(&[whole, changed, whole].concat()));
+        assert!((0..8).all(|len| !is_interrupted(&changed[..len])) && !is_interrupted(&[0; 64]));
+        let attempt = |after: usize| {
+            let mut dumps = 0;
+            let result = until_whole(|| {
+                dumps += 1;
+                if dumps > after { Ok(dumps) } else { Err(changed_meanwhile()) }
+            });
+            (result.map_err(|error| error.kind()), dumps)
+        };
+        assert_eq!([attempt(0), attempt(3)], [(Ok(1), 1), (Ok(4), 4)]);
+        assert_eq!(attempt(usize::MAX), (Err(io::ErrorKind::Interrupted), DUMPS));
+        let mut refused = 0;
+        let result: io::Result<()> = until_whole(|| {
+            refused += 1;
+            Err(io::ErrorKind::PermissionDenied.into())
+        });
+        assert_eq!((result.unwrap_err().kind(), refused), (io::ErrorKind::PermissionDenied, 1));
+    }
+
+    #[test]
+    fn the_queueing_of_all_links_is_read_by_one_request() {
+        let mut netlink = Netlink::open().unwrap();
+        let lo = netlink.link_named("lo").unwrap().expect("there is always lo");
+        let before = netlink.sequence;
+        let all = netlink.queueing().unwrap();
+        assert_eq!(netlink.sequence, before + 1);
+        // A link that was never up has none to be seen.
+        assert!(!lo.up || all[&lo.index].iter().any(|one| one.kind == "noqueue"), "{all:?}");
     }
 
     #[test]

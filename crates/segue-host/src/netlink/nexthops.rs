@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 
 use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST};
 
-use super::Netlink;
+use super::{Netlink, changed_meanwhile, is_interrupted, until_whole};
 
 /// Constants of `linux/rtnetlink.h` and `linux/nexthop.h`.
 const RTM_NEWNEXTHOP: u16 = 104;
@@ -55,6 +55,10 @@ pub fn hop(all: &Nexthops, id: u32, is_port: impl Fn(u32) -> bool) -> Option<&Ne
 
 /// Reads all nexthop objects. The result is empty where the kernel has none or does not know them (before Linux 5.3).
 pub fn read(netlink: &mut Netlink) -> io::Result<Nexthops> {
+    until_whole(|| dump(netlink))
+}
+
+fn dump(netlink: &mut Netlink) -> io::Result<Nexthops> {
     netlink.sequence = netlink.sequence.wrapping_add(1);
     let mut request = Vec::with_capacity(HEADER + MESSAGE);
     request.extend(((HEADER + MESSAGE) as u32).to_ne_bytes());
@@ -63,11 +67,12 @@ pub fn read(netlink: &mut Netlink) -> io::Result<Nexthops> {
     request.extend(netlink.sequence.to_ne_bytes());
     request.extend([0; 4 + MESSAGE]);
     netlink.socket.send(&request, 0)?;
-    let mut all = Nexthops::new();
+    let (mut all, mut has_changed) = (Nexthops::new(), false);
     loop {
         let (datagram, _) = netlink.socket.recv_from_full()?;
+        has_changed |= is_interrupted(&datagram);
         if add(&mut all, &datagram, netlink.sequence).is_break() {
-            return Ok(all);
+            return if has_changed { Err(changed_meanwhile()) } else { Ok(all) };
         }
     }
 }

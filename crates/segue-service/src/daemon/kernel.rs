@@ -58,7 +58,7 @@ impl Table {
 pub struct ChecksumDrops {
     table: Table,
     file: Arc<File>,
-    /// Value of the kernel's counter at the time of opening.
+    /// Value of the kernel's counter at the time from which on it counts.
     before: u64,
     /// The port that shows the count.
     port: &'static str,
@@ -74,10 +74,21 @@ impl ChecksumDrops {
         Some(ChecksumDrops { table, file: Arc::new(file), before, port })
     }
 
-    /// Returns the count since the opening; `None` where it can no longer be read.
+    /// Counts from now on: as long as a port has no socket, a datagram without a checksum over IPv6 counts as one with
+    /// a wrong checksum, whatever the socket will accept.
+    pub fn restart(&mut self) {
+        if let Some(now) = self.now() {
+            self.before = now;
+        }
+    }
+
+    fn now(&self) -> Option<u64> {
+        self.table.find(&read(&self.file).ok()?)
+    }
+
+    /// Returns the count since the opening or the last restart; `None` where it can no longer be read.
     fn count(&self) -> Option<u64> {
-        let now = self.table.find(&read(&self.file).ok()?)?;
-        Some(now.saturating_sub(self.before))
+        Some(self.now()?.saturating_sub(self.before))
     }
 
     /// Adds the count to the drops of the port.

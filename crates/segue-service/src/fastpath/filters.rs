@@ -24,8 +24,8 @@ impl Filters for Added<'_> {
 
 /// Removes the filters of the in-kernel path that ended processes have left on an interface. What cannot be looked at
 /// or removed stays, and passes all packets on.
-pub(super) fn tidy(interface: u32, netlink: &mut Netlink) {
-    if !netlink.queueing(interface).is_ok_and(|all| all.iter().any(|one| one.kind == CLSACT)) {
+pub(super) fn tidy(interface: u32, queueing: &[Queueing], netlink: &mut Netlink) {
+    if !queueing.iter().any(|one| one.kind == CLSACT) {
         return;
     }
     for filter in netlink.filters(interface).unwrap_or_default() {

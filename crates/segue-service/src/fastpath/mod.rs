@@ -38,6 +38,7 @@ use crate::tunnel::kinds::Fastpath as Mode;
 
 use self::counts::{add, put_dropped, put_left};
 use self::filters::{Added, tidy};
+use self::obstacle::Interfaces;
 pub use self::request::Request;
 use self::schedule::LookupSchedule;
 pub(crate) use self::table::OF_PEERS;
@@ -346,8 +347,22 @@ impl Fastpath {
         if self.0.request.mode != Mode::Auto {
             return;
         }
-        let seen = heartbeat.unwatched(Thread::Fastpath, || obstacle::of_interfaces(&self.0.request, netlink));
+        let interfaces = self.interfaces();
+        let seen = heartbeat.unwatched(Thread::Fastpath, || obstacle::of_interfaces(&interfaces, netlink));
         self.state().set_obstacle(seen);
+    }
+
+    /// Returns the interfaces of the tunnels, and those of the routes as they were last looked up.
+    fn interfaces(&self) -> Interfaces<'_> {
+        let Request { tunnels, table, .. } = &self.0.request;
+        match (&self.state().path, table) {
+            (Some(Programs::Tunnels(path)), _) => Interfaces {
+                inside: path.interfaces().zip(tunnels.iter().map(|tunnel| tunnel.dev.as_str())).collect(),
+                outside: path.underlays(),
+            },
+            (Some(Programs::Table(path)), Some(table)) => table.interfaces(path.interface()),
+            _ => Interfaces::default(),
+        }
     }
 
     /// Has all routes looked up again if any has changed, once those of the last change have been.
@@ -476,7 +491,7 @@ fn load(request: &Request, netlink: &mut Netlink) -> Result<Option<Programs>, St
     }
     if let Some(table) = &request.table {
         let interface = index_of(&table.dev, netlink)?;
-        check_host(request, &[interface, table.underlay], netlink)?;
+        check_host(request, &table.interfaces(interface), netlink)?;
         let path = table.load(interface, netlink).map_err(|error| failure(&error))?;
         return Ok(Some(Programs::Table(Box::new(path))));
     }
@@ -490,13 +505,15 @@ fn load(request: &Request, netlink: &mut Netlink) -> Result<Option<Programs>, St
         }
     }
     let text = |error: &io::Error| os_text(error);
-    let mut places = Vec::new();
+    let (mut places, mut interfaces) = (Vec::new(), Interfaces::default());
     for tunnel in &request.tunnels {
         let route =
             route(netlink, &tunnel.config).map_err(|why| format!("the route to {}: {why}", tunnel.config.remote))?;
-        places.push((index_of(&tunnel.dev, netlink)?, route));
+        let interface = index_of(&tunnel.dev, netlink)?;
+        interfaces.inside.insert(interface, &tunnel.dev);
+        interfaces.outside.insert(route.link);
+        places.push((interface, route));
     }
-    let interfaces: Vec<u32> = places.iter().flat_map(|(interface, route)| [*interface, route.link]).collect();
     check_host(request, &interfaces, netlink)?;
     let mut path = Path::load(&configs, &request.sources).map_err(|error| failure(&error))?;
     for (index, (interface, route)) in places.into_iter().enumerate() {
@@ -515,19 +532,18 @@ fn index_of(dev: &str, netlink: &mut Netlink) -> Result<u32, String> {
 
 /// Removes programs that earlier processes have left at these interfaces, and checks with `fastpath auto` for obstacles
 /// that would make the in-kernel path noticeable.
-fn check_host(request: &Request, interfaces: &[u32], netlink: &mut Netlink) -> Result<(), String> {
-    interfaces.iter().for_each(|interface| tidy(*interface, netlink));
+fn check_host(request: &Request, interfaces: &Interfaces<'_>, netlink: &mut Netlink) -> Result<(), String> {
+    let queueing = netlink.queueing().unwrap_or_default();
+    let all = interfaces.all();
+    for index in &all {
+        tidy(*index, queueing.get(index).map_or(&[], Vec::as_slice), netlink);
+    }
     if request.mode != Mode::Auto {
         return Ok(());
     }
-    let mut interfaces = interfaces.to_vec();
-    interfaces.sort_unstable();
-    interfaces.dedup();
-    if request.is_successor {
-        interfaces.clear();
-    }
-    let programs = interfaces.into_iter().find_map(|interface| obstacle::of_programs(interface, netlink));
-    let found = programs.or_else(|| obstacle::of_interfaces(request, netlink));
+    let mut others = all.into_iter().filter(|_| !request.is_successor);
+    let programs = others.find_map(|interface| obstacle::of_programs(interface, netlink));
+    let found = programs.or_else(|| obstacle::of_interfaces(interfaces, netlink));
     let config = request.tunnels.first().map(|tunnel| tunnel.config);
     let is_v4 = config.or_else(|| request.table.as_ref()?.config()).is_some_and(|config| config.local.is_ipv4());
     found.or_else(|| obstacle::of_host(is_v4)).map_or(Ok(()), Err)
@@ -573,7 +589,8 @@ pub fn host_obstacle(is_v4: bool) -> Option<String> {
 /// needs CAP_NET_ADMIN, and CAP_BPF for programs.
 pub fn link_obstacle(link: &str, netlink: &mut Netlink) -> Option<String> {
     let interface = netlink.link_named(link).ok().flatten()?.index;
-    obstacle::of_programs(interface, netlink).or_else(|| obstacle::of_filters(interface, netlink))
+    let program = obstacle::of_programs(interface, netlink);
+    program.or_else(|| obstacle::of_filters(interface, netlink.queueing().ok()?.get(&interface)?, netlink))
 }
 
 #[cfg(test)]

@@ -1,30 +1,47 @@
 //! Obstacles of the in-kernel path: rules and filters that its packets would bypass.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use segue_control::error::os_text;
-use segue_fastpath::foreign_programs;
+use segue_fastpath::{foreign_programs, mark_of};
 use segue_host::netfilter;
-use segue_host::netlink::{Netlink, Queueing};
+use segue_host::netlink::{Netlink, Queueing, sockets};
 
 use super::filters;
-use super::request::Request;
 
-/// Returns a filter or a queueing discipline on the tunnels' interfaces that packets would bypass.
-pub(super) fn of_interfaces(request: &Request, netlink: &mut Netlink) -> Option<String> {
-    for dev in request.devs() {
-        let Ok(Some(inside)) = netlink.link_named(dev) else { continue };
-        let Ok(queueing) = netlink.queueing(inside.index) else { continue };
-        let filters = filters::of_others(inside.index, &queueing, netlink);
-        if let Some(kind) = queueing.into_iter().find(is_added).map(|one| one.kind).or(filters) {
+/// The interfaces of the tunnels of an instance.
+#[derive(Debug, Default)]
+pub(super) struct Interfaces<'a> {
+    /// The tunnels' own interfaces, by index, with their names.
+    pub(super) inside: BTreeMap<u32, &'a str>,
+    /// The interfaces towards the remotes, by index.
+    pub(super) outside: BTreeSet<u32>,
+}
+
+impl Interfaces<'_> {
+    /// Returns the indexes, each once.
+    pub(super) fn all(&self) -> BTreeSet<u32> {
+        self.inside.keys().chain(&self.outside).copied().collect()
+    }
+}
+
+/// Returns a filter or a queueing discipline on these interfaces that packets would bypass.
+pub(super) fn of_interfaces(interfaces: &Interfaces<'_>, netlink: &mut Netlink) -> Option<String> {
+    let all = netlink.queueing().ok()?;
+    for (index, dev) in &interfaces.inside {
+        // An interface that is gone has none.
+        let Some(queueing) = all.get(index) else { continue };
+        let filters = filters::of_others(*index, queueing, netlink);
+        if let Some(kind) = queueing.iter().find(|one| is_added(one)).map(|one| one.kind.clone()).or(filters) {
             return Some(format!("{dev} has the queueing discipline {kind}"));
         }
     }
-    request.underlays(netlink).into_iter().find_map(|index| of_filters(index, netlink))
+    interfaces.outside.iter().find_map(|index| of_filters(*index, all.get(index)?, netlink))
 }
 
-/// Returns other software's filters on an interface towards remotes.
-pub(super) fn of_filters(interface: u32, netlink: &mut Netlink) -> Option<String> {
-    let queueing = netlink.queueing(interface).ok()?;
-    let kind = filters::of_others(interface, &queueing, netlink)?;
+/// Returns other software's filters on an interface towards remotes, given its queueing disciplines.
+pub(super) fn of_filters(interface: u32, queueing: &[Queueing], netlink: &mut Netlink) -> Option<String> {
+    let kind = filters::of_others(interface, queueing, netlink)?;
     let name = netlink.link(interface).map_or_else(|_| interface.to_string(), |link| link.name);
     Some(format!("{name} has filters ({kind})"))
 }
@@ -32,7 +49,8 @@ pub(super) fn of_filters(interface: u32, netlink: &mut Netlink) -> Option<String
 /// Returns another software's BPF program on an interface that packets on the in-kernel path might bypass; needs
 /// CAP_BPF.
 pub(super) fn of_programs(interface: u32, netlink: &mut Netlink) -> Option<String> {
-    let program = foreign_programs(interface).ok()?.into_iter().next()?;
+    let is_marked = |number| sockets::has_abstract(&mark_of(number)).unwrap_or(false);
+    let program = foreign_programs(interface, &is_marked).ok()?.into_iter().next()?;
     let name = netlink.link(interface).map_or_else(|_| interface.to_string(), |link| link.name);
     Some(format!("{name} has the program {program}"))
 }

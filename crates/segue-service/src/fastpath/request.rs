@@ -1,9 +1,7 @@
 //! Requests to the in-kernel path.
 
-use segue_host::netlink::Netlink;
-
 use super::table::Table;
-use super::tunnel::{Tunnel, route};
+use super::tunnel::Tunnel;
 use crate::tunnel::kinds::Fastpath as Mode;
 
 /// The settings of the in-kernel path for the tunnels of one outside port.
@@ -30,14 +28,5 @@ impl Request {
     pub(super) fn devs(&self) -> Vec<&str> {
         let table = self.table.iter().map(|table| table.dev.as_str());
         self.tunnels.iter().map(|tunnel| tunnel.dev.as_str()).chain(table).collect()
-    }
-
-    /// Returns the existing interfaces towards the remotes.
-    pub(super) fn underlays(&self, netlink: &mut Netlink) -> Vec<u32> {
-        let mut all: Vec<u32> = self.table.iter().map(|table| table.underlay).collect();
-        all.extend(self.tunnels.iter().filter_map(|tunnel| Some(route(netlink, &tunnel.config).ok()?.link)));
-        all.sort_unstable();
-        all.dedup();
-        all
     }
 }

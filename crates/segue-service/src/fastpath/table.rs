@@ -9,6 +9,7 @@ use segue_host::netlink::Netlink;
 
 use super::counts::{add, put_left};
 use super::filters::Added;
+use super::obstacle::Interfaces;
 
 /// The statement on the in-kernel path at the start, when there may be no peers yet.
 pub(crate) const OF_PEERS: &str =
@@ -40,6 +41,11 @@ impl Table {
     /// Returns the encapsulation of the first listener.
     pub(super) fn config(&self) -> Option<Config> {
         self.listeners.first().map(|listener| listener.path.config)
+    }
+
+    /// Returns the interfaces, given the index of the tunnel's own.
+    pub(super) fn interfaces(&self, own: u32) -> Interfaces<'_> {
+        Interfaces { inside: [(own, self.dev.as_str())].into(), outside: [self.underlay].into() }
     }
 
     /// Loads and attaches the programs.

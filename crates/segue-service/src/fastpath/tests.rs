@@ -1,6 +1,10 @@
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::process::Command;
 
 use segue::encap::Mode as Inside;
+use segue_fastpath::mark_of;
+use segue_host::netlink::sockets;
 
 use super::*;
 
@@ -103,5 +107,25 @@ fn a_refused_table_is_tried_again_until_the_kernel_takes_it() {
         let Some(Programs::Table(table)) = &state.path else { unreachable!() };
         assert_eq!(table.served().kernel, 4);
         assert!(peers(4).iter().all(|peer| table.peer_counts(peer.prefix).unwrap().is_some()));
+    });
+}
+
+#[test]
+fn a_mark_counts_as_long_as_its_socket_is_open_and_only_that_of_root_or_the_same_user() {
+    in_namespace(|| {
+        let is_marked = |number| sockets::has_abstract(&mark_of(number)).unwrap();
+        let bind = || UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(mark_of(57)).unwrap()).unwrap();
+        let socket = bind();
+        if !is_marked(57) {
+            return segue_lab::skip_this_test("this kernel does not list local sockets (unix_diag)");
+        }
+        assert!(!is_marked(5) && !is_marked(570));
+        drop(socket);
+        assert!(!is_marked(57));
+        let socket = bind();
+        if sys::euid() != 0 || std::os::unix::fs::fchown(&socket, Some(60_000), None).is_err() {
+            return segue_lab::skip_this_test("only root has sockets of other users");
+        }
+        assert!(!is_marked(57));
     });
 }

@@ -37,13 +37,15 @@ pub(super) fn open(
 ) -> Result<(Opened, Vec<fastpath::Listener>), Error> {
     let plan = &ready.plan;
     let drops = table.listen.first().map(|(encap, _)| encap.name());
-    let checksum_drops = drops.and_then(|name| ChecksumDrops::open(ready.local, name));
+    let mut checksum_drops = drops.and_then(|name| ChecksumDrops::open(ready.local, name));
     let mut inherited = succession.inherited.outside();
+    let is_new = inherited.is_none();
     let mut ports = Vec::with_capacity(table.listen.len());
     for (encap, port) in &table.listen {
         let sockets = inherited.as_mut().and_then(|all| of_port(all, *port, table.listen.len()));
         ports.push((encap.name(), listener(ready, table, (*encap, *port), sockets)?));
     }
+    checksum_drops.iter_mut().filter(|_| is_new).for_each(ChecksumDrops::restart);
     let tun = open_tun(plan, succession.inherited.interface(&plan.dev))?;
     let kept = match succession.inherited.peers.take() {
         Some(fd) => Kept::of(fd).ok(),

@@ -90,10 +90,13 @@ pub(super) fn open(group: &Group, succession: &mut Succession, out: &dyn Report)
         Error::system(format!("cannot open {} interfaces", group.members.len()), &error, "ulimit -Hn 65536")
             .why("each takes one of the files that a process may have open")
     })?;
-    // The counter opens before the sockets, so that it includes their first drops.
-    let checksum_drops = plan.has_udp().then(|| ChecksumDrops::open(plan.remote, outside_name(plan))).flatten();
+    let mut checksum_drops = plan.has_udp().then(|| ChecksumDrops::open(plan.remote, outside_name(plan))).flatten();
+    let inherited = succession.inherited.outside();
+    let is_new = inherited.is_none();
     let OpenedOutside { first: mut outside, more, ports: source_ports, sockets, senders } =
-        open_outside(group, succession.inherited.outside())?;
+        open_outside(group, inherited)?;
+    // What was dropped for want of a socket is none of the tunnel's; inherited sockets were there before.
+    checksum_drops.iter_mut().filter(|_| is_new).for_each(ChecksumDrops::restart);
     let interval = |plan: &Plan| plan.can_probe().then(|| Arc::new(Probe::new(u64::from(plan.probe))));
     let probes: Probes = group.plans().map(interval).collect();
     let senders = Senders { ports: source_ports, sockets: senders, probes: probes.clone() };
