@@ -25,11 +25,23 @@ const HALF: usize = 6;
 /// # Errors
 /// Where it is none of this type, or its structures would take many times the memory of its text.
 pub fn read<T: DeserializeOwned>(text: &[u8]) -> Result<T, serde_json::Error> {
-    let left = Cell::new(FACTOR.saturating_mul(text.len()).saturating_add(FREE));
     let mut document = serde_json::Deserializer::from_slice(text);
-    let value = T::deserialize(Counted { of: &mut document, left: &left })?;
+    let value = read_within(&mut document, text.len())?;
     document.end()?;
     Ok(value)
+}
+
+/// Reads the first document of a stream of them.
+///
+/// # Errors
+/// As of [`read`].
+pub fn read_first<T: DeserializeOwned>(text: &[u8]) -> Result<T, serde_json::Error> {
+    read_within(&mut serde_json::Deserializer::from_slice(text), text.len())
+}
+
+fn read_within<'de, D: Deserializer<'de>, T: DeserializeOwned>(document: D, len: usize) -> Result<T, D::Error> {
+    let left = Cell::new(FACTOR.saturating_mul(len).saturating_add(FREE));
+    T::deserialize(Counted { of: document, left: &left })
 }
 
 /// Takes bytes from those that are left.

@@ -16,6 +16,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use ureq::Agent;
 
+use crate::answer::{Answer, Event, Header};
 use crate::lease::VALUE_LEN;
 use crate::roster::Record;
 
@@ -143,7 +144,7 @@ impl Etcd {
     /// Returns the entry of a key, if there is one.
     pub fn get(&mut self, key: &str) -> Result<Option<Record>, EtcdError> {
         let answer = self.call("kv/range", &json!({ "key": encode(key.as_bytes()) }))?;
-        Ok(records(&answer).into_iter().next())
+        Ok(answer.records().into_iter().next())
     }
 
     /// Lists all keys that begin with `prefix`, at one revision, and returns its position. `each` gets one entry after
@@ -170,10 +171,10 @@ impl Etcd {
                 answer => answer?,
             };
             if listed.revision == 0 {
-                listed = position(&answer);
+                listed = position(answer.header.as_ref());
             }
-            let page = records(&answer);
-            let has_more = answer["more"] == true;
+            let has_more = answer.more.is_true();
+            let page = answer.records();
             // A page with no new key would be asked for again and again.
             if has_more && page.is_empty() {
                 return Err(self.endless());
@@ -196,7 +197,7 @@ impl Etcd {
     /// Creates a lease of etcd that expires after `ttl` unless it is kept alive, and returns its id.
     pub fn grant(&mut self, ttl: Duration) -> Result<i64, EtcdError> {
         let answer = self.call("lease/grant", &json!({ "TTL": ttl.as_secs() }))?;
-        match number(&answer["ID"]) {
+        match answer.id.number() {
             0 => Err(EtcdError::Refused(0, "it granted no lease".to_owned())),
             id => Ok(id),
         }
@@ -205,7 +206,7 @@ impl Etcd {
     /// Keeps a lease of etcd alive. Returns whether it still exists.
     pub fn keep_alive(&mut self, id: i64) -> Result<bool, EtcdError> {
         let answer = self.call("lease/keepalive", &json!({ "ID": id.to_string() }))?;
-        Ok(number(&answer["result"]["TTL"]) > 0)
+        Ok(answer.result.is_some_and(|result| result.ttl.number() > 0))
     }
 
     /// Revokes a lease of etcd that no key uses.
@@ -231,8 +232,8 @@ impl Etcd {
         let put =
             json!({ "key": encode(key.as_bytes()), "value": encode(value.as_bytes()), "lease": lease.to_string() });
         let answer = self.call("kv/txn", &json!({ "compare": [compare], "success": [{ "requestPut": put }] }))?;
-        Ok(match answer["succeeded"] == true {
-            true => Made::New(number(&answer["header"]["revision"])),
+        Ok(match answer.succeeded.is_true() {
+            true => Made::New(position(answer.header.as_ref()).revision),
             false => Made::Exists,
         })
     }
@@ -264,35 +265,36 @@ impl Etcd {
                 // The time is over, or the member has ended the watch: the next one shows whether all is well.
                 _ => return Ok(()),
             }
-            let message: Value = serde_json::from_slice(&line)
-                .map_err(|error| EtcdError::Unreachable(format!("{}: {error}", self.endpoint())))?;
-            if let Some(error) = message.get("error") {
-                return Err(self.refused(error));
+            let message =
+                Answer::read(&line).map_err(|error| EtcdError::Unreachable(format!("{}: {error}", self.endpoint())))?;
+            if let Some((code, text)) = message.failure() {
+                return Err(refused(code, text));
             }
-            let result = &message["result"];
-            if number(&result["compact_revision"]) != 0 {
+            let result = message.result.unwrap_or_default();
+            if result.compact_revision.number() != 0 {
                 return Err(EtcdError::Compacted);
             }
-            if result["canceled"] == true {
-                let why = result["cancel_reason"].as_str().unwrap_or("it ended the watch");
+            if result.canceled.is_true() {
+                let why = result.cancel_reason.text().unwrap_or("it ended the watch");
                 self.leave();
                 return Err(EtcdError::Unreachable(format!("etcd: {why}")));
             }
             // etcd lets a watch begin at a revision that is still to come, and is silent until then.
-            let now = position(result);
-            if result["created"] == true && (now.revision < last.revision || now.cluster != last.cluster) {
+            let now = position(result.header.as_ref());
+            if result.created.is_true() && (now.revision < last.revision || now.cluster != last.cluster) {
                 return Err(EtcdError::Diverged);
             }
-            let events = || result["events"].as_array().into_iter().flatten();
-            let revision = events().map(|event| number(&event["kv"]["mod_revision"])).max().unwrap_or(0);
-            if !report(Batch { revision, changes: events().map(change).collect() }) {
+            let events = result.events.unwrap_or_default();
+            let revisions = events.iter().flat_map(|event| &event.kv).map(|kv| kv.mod_revision.number());
+            let revision = revisions.max().unwrap_or(0);
+            if !report(Batch { revision, changes: events.into_iter().map(change).collect() }) {
                 return Ok(());
             }
         }
     }
 
     /// Sends a request to the members in turn and returns the first member's answer.
-    fn call(&mut self, path: &str, request: &Value) -> Result<Value, EtcdError> {
+    fn call(&mut self, path: &str, request: &Value) -> Result<Answer, EtcdError> {
         let mut response = self.send(path, request, REQUEST)?;
         let bytes = match response.body_mut().with_config().limit(ANSWER_LEN).read_to_vec() {
             Ok(bytes) => bytes,
@@ -304,13 +306,10 @@ impl Etcd {
             }
         };
         // Of a stream, such as that of a keepalive, the first message.
-        let first = serde_json::Deserializer::from_slice(&bytes).into_iter().next();
-        let answer: Value = match first {
-            Some(Ok(answer)) => answer,
-            _ => return Err(EtcdError::Unreachable(format!("{}: its answer is no JSON", self.endpoint()))),
-        };
-        match answer.get("error") {
-            Some(error) => Err(self.refused(if error.is_object() { error } else { &answer })),
+        let answer = Answer::first(&bytes)
+            .map_err(|_| EtcdError::Unreachable(format!("{}: its answer is no JSON", self.endpoint())))?;
+        match answer.failure() {
+            Some((code, text)) => Err(refused(code, text)),
             None => Ok(answer),
         }
     }
@@ -382,12 +381,11 @@ impl Etcd {
         }
         let status = response.status();
         let bytes = response.body_mut().with_config().limit(1 << 16).read_to_vec().map_err(unreachable)?;
-        match serde_json::from_slice::<Value>(&bytes) {
-            Ok(answer) if answer.get("error").is_some() || answer.get("message").is_some() => {
-                Err(self.refused(&answer))
-            }
-            _ => Err(EtcdError::Unreachable(format!("{}: HTTP status {status}", self.endpoint()))),
-        }
+        let answer = Answer::read(&bytes).unwrap_or_default();
+        Err(match answer.failure_or_message() {
+            Some((code, text)) => refused(code, text),
+            None => EtcdError::Unreachable(format!("{}: HTTP status {status}", self.endpoint())),
+        })
     }
 
     /// Logs in and returns a token for the user.
@@ -397,8 +395,8 @@ impl Etcd {
         let mut response = self.post("auth/authenticate", &request, REQUEST)?;
         let unreachable = |error: &dyn fmt::Display| EtcdError::Unreachable(format!("{}: {error}", self.endpoint()));
         let bytes = response.body_mut().with_config().limit(1 << 16).read_to_vec().map_err(|e| unreachable(&e))?;
-        let answer: Value = serde_json::from_slice(&bytes).map_err(|error| unreachable(&error))?;
-        match answer["token"].as_str() {
+        let answer = Answer::read(&bytes).map_err(|error| unreachable(&error))?;
+        match answer.token.text() {
             Some(token) => Ok(token.to_owned()),
             None => Err(EtcdError::Refused(UNAUTHENTICATED, "it gave no token".to_owned())),
         }
@@ -415,53 +413,27 @@ impl Etcd {
         self.leave();
         EtcdError::Unreachable(why)
     }
+}
 
-    fn refused(&self, error: &Value) -> EtcdError {
-        // Version 3.4 says `error`, `message` and `code`; streams say `grpc_code`.
-        let text = error["message"].as_str().or(error["error"].as_str()).unwrap_or("it refused");
-        let code = [&error["code"], &error["grpc_code"]].into_iter().map(number).find(|code| *code != 0).unwrap_or(0);
-        if code == OUT_OF_RANGE || text.contains("compacted") {
-            return EtcdError::Compacted;
-        }
-        let text: String = segue_control::error::printable_line(text).chars().take(200).collect();
-        // Version 3.4 answers so to a token that it no longer has.
-        let code = if text.contains("invalid auth token") { UNAUTHENTICATED } else { code };
-        EtcdError::Refused(code, text)
+/// Returns the failure that a member answers with.
+fn refused(code: i64, text: &str) -> EtcdError {
+    if code == OUT_OF_RANGE || text.contains("compacted") {
+        return EtcdError::Compacted;
     }
+    let text: String = segue_control::error::printable_line(text).chars().take(200).collect();
+    // Version 3.4 answers so to a token that it no longer has.
+    let code = if text.contains("invalid auth token") { UNAUTHENTICATED } else { code };
+    EtcdError::Refused(code, text)
 }
 
 fn encode(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
 }
 
-fn decode(value: &Value) -> Vec<u8> {
-    value.as_str().and_then(|text| STANDARD.decode(text).ok()).unwrap_or_default()
-}
-
-/// Returns an integer of a JSON document; the gateway writes it as a string and omits 0.
-fn number(value: &Value) -> i64 {
-    value.as_i64().or_else(|| value.as_str()?.parse().ok()).unwrap_or(0)
-}
-
-/// Returns the position of the header of an answer. The id of a cluster has 64 bits without a sign.
-fn position(answer: &Value) -> Position {
-    let header = &answer["header"];
-    let cluster = header["cluster_id"].as_str().unwrap_or_default().to_owned();
-    Position { revision: number(&header["revision"]), cluster }
-}
-
-fn records(answer: &Value) -> Vec<Record> {
-    answer["kvs"].as_array().into_iter().flatten().map(record).collect()
-}
-
-fn record(kv: &Value) -> Record {
-    Record {
-        key: decode(&kv["key"]),
-        value: decode(&kv["value"]),
-        created: number(&kv["create_revision"]),
-        modified: number(&kv["mod_revision"]),
-        lease: number(&kv["lease"]),
-    }
+/// Returns the position that the header of an answer has.
+fn position(header: Option<&Header>) -> Position {
+    let Some(Header { cluster_id, revision }) = header else { return Position::default() };
+    Position { revision: revision.number(), cluster: cluster_id.text().unwrap_or_default().to_owned() }
 }
 
 /// Truncates a value that is too long for a lease, so that it takes little memory but still counts as too long.
@@ -471,10 +443,12 @@ fn cut(mut record: Record) -> Record {
     record
 }
 
-fn change(event: &Value) -> Change {
-    match event["type"] == "DELETE" {
-        true => Change::Delete(decode(&event["kv"]["key"])),
-        false => Change::Put(cut(record(&event["kv"]))),
+fn change(event: Event) -> Change {
+    let is_deleted = event.kind.text() == Some("DELETE");
+    let kv = event.kv.unwrap_or_default();
+    match is_deleted {
+        true => Change::Delete(kv.key.decoded()),
+        false => Change::Put(cut(kv.into())),
     }
 }
 
@@ -499,13 +473,5 @@ mod tests {
         assert_eq!(after_all(b"/n/subnets"), b"/n/subnett");
         assert_eq!(after_all(b"a\xff"), b"b");
         assert_eq!(after_all(b"\xff"), b"\0");
-    }
-
-    #[test]
-    fn numbers_are_strings_or_left_out() {
-        assert_eq!(number(&json!("42")), 42);
-        assert_eq!(number(&json!(42)), 42);
-        assert_eq!(number(&json!({})["revision"]), 0);
-        assert_eq!(number(&json!("many")), 0);
     }
 }

@@ -54,8 +54,9 @@ struct Held {
 /// Acquires a lease and keeps it alive until the receiver of `events` is gone. A message on `check` renews it at once.
 pub fn run(mut etcd: Etcd, terms: &Terms, events: &SyncSender<Event>, check: &Receiver<()>) {
     let mut backoff = Backoff::new(LONGEST_WAIT.min(terms.ttl / 4));
+    let mut spare = None;
     let mut held = loop {
-        match acquire(&mut etcd, terms) {
+        match acquire(&mut etcd, terms, &mut spare) {
             Ok((held, acquired)) => {
                 if events.send(Event::Acquired(Box::new(acquired))).is_err() {
                     return;
@@ -82,7 +83,7 @@ pub fn run(mut etcd: Etcd, terms: &Terms, events: &SyncSender<Event>, check: &Re
             Err(RecvTimeoutError::Disconnected) => return,
             Ok(()) | Err(RecvTimeoutError::Timeout) => while check.try_recv().is_ok() {},
         }
-        let event = match renew(&mut etcd, terms, &mut held) {
+        let event = match renew(&mut etcd, terms, &mut held, &mut spare) {
             Ok(()) => {
                 backoff.succeeded();
                 wait = interval;
@@ -113,7 +114,20 @@ impl From<EtcdError> for Failure {
     }
 }
 
-fn acquire(etcd: &mut Etcd, terms: &Terms) -> Result<(Held, Acquired), Failure> {
+/// Returns a lease of etcd for a put: that of an earlier attempt while it exists, else a new one. It stays in `spare`
+/// until a put with it has succeeded: one that failed can have happened, and each attempt would leave another lease.
+fn granted(etcd: &mut Etcd, ttl: Duration, spare: &mut Option<i64>) -> Result<i64, EtcdError> {
+    if let Some(id) = *spare
+        && etcd.keep_alive(id)?
+    {
+        return Ok(id);
+    }
+    let id = etcd.grant(ttl)?;
+    *spare = Some(id);
+    Ok(id)
+}
+
+fn acquire(etcd: &mut Etcd, terms: &Terms, spare: &mut Option<i64>) -> Result<(Held, Acquired), Failure> {
     let config_key = format!("{}/config", terms.prefix);
     let Some(record) = etcd.get(&config_key)? else {
         return Err(Failure::Later(format!("there is no {config_key}: nothing says what the network is")));
@@ -143,13 +157,18 @@ fn acquire(etcd: &mut Etcd, terms: &Terms) -> Result<(Held, Acquired), Failure> 
         let (subnet, found) = match leased.choose(random()) {
             Choice::Own(subnet, record) => (subnet, Some(record)),
             Choice::Free(subnet) => (subnet, None),
-            Choice::Exhausted => return Err(Failure::Fatal(exhausted(&config))),
+            Choice::Exhausted => {
+                if let Some(id) = spare.take() {
+                    etcd.revoke(id);
+                }
+                return Err(Failure::Fatal(exhausted(&config)));
+            }
         };
         let key = lease::key_of(subnet, &directory);
         // A reservation has no end, and gets none.
         let id = match &found {
             Some(record) if record.lease == 0 => 0,
-            _ => etcd.grant(terms.ttl)?,
+            _ => granted(etcd, terms.ttl, spare)?,
         };
         let key = match &found {
             // On dual stack the key has an IPv6 part too.
@@ -162,12 +181,10 @@ fn acquire(etcd: &mut Etcd, terms: &Terms) -> Result<(Held, Acquired), Failure> 
         };
         // Another host was faster: what is free now?
         if let Made::New(_) = made {
+            spare.take_if(|spare| *spare == id);
             let network = config.network;
             let acquired = Acquired { config, subnet, is_reservation: id == 0, endpoint: etcd.endpoint().to_owned() };
             return Ok((Held { key, value, id, network }, acquired));
-        }
-        if id != 0 {
-            etcd.revoke(id);
         }
     }
     Err(Failure::Later(format!("other hosts were faster {RACES} times")))
@@ -183,31 +200,29 @@ fn exhausted(config: &Config) -> Error {
 }
 
 /// Renews the lease, or creates it again where it has expired and its subnet is free.
-fn renew(etcd: &mut Etcd, terms: &Terms, held: &mut Held) -> Result<(), Failure> {
+fn renew(etcd: &mut Etcd, terms: &Terms, held: &mut Held, spare: &mut Option<i64>) -> Result<(), Failure> {
     let alive = held.id == 0 || etcd.keep_alive(held.id)?;
     let found = etcd.get(&held.key)?;
     // An address that no host can have names none.
     let owner = found.as_ref().and_then(|record| lease::public_address(&record.value));
     let owner = owner.filter(|owner| is_host(*owner) && !held.network.contains(*owner));
-    match &found {
-        Some(record) if alive && record.lease == held.id && record.value == held.value.as_bytes() => Ok(()),
-        Some(_) if owner.is_some_and(|owner| owner != terms.address) => Err(lost(terms, held)),
+    let (id, made) = match &found {
+        Some(record) if alive && record.lease == held.id && record.value == held.value.as_bytes() => return Ok(()),
+        Some(_) if owner.is_some_and(|owner| owner != terms.address) => return Err(lost(terms, held)),
         // A value that names no host is written again.
         Some(record) => {
             let is_reservation = record.lease == 0 && (held.id == 0 || owner.is_some());
-            let id = if is_reservation { 0 } else { etcd.grant(terms.ttl)? };
-            made(etcd.replace(&held.key, &held.value, id, record.modified)?, id, held)
+            let id = if is_reservation { 0 } else { granted(etcd, terms.ttl, spare)? };
+            (id, etcd.replace(&held.key, &held.value, id, record.modified)?)
         }
         None => {
-            let id = etcd.grant(terms.ttl)?;
-            made(etcd.create(&held.key, &held.value, id)?, id, held)
+            let id = granted(etcd, terms.ttl, spare)?;
+            (id, etcd.create(&held.key, &held.value, id)?)
         }
-    }
-}
-
-fn made(made: Made, id: i64, held: &mut Held) -> Result<(), Failure> {
+    };
     match made {
         Made::New(_) => {
+            spare.take_if(|spare| *spare == id);
             held.id = id;
             Ok(())
         }

@@ -4,7 +4,7 @@
 //! - [`network`], [`config`], [`lease`] and [`refusal`] are flannel's registry: what its entries say, and why one is
 //!   refused;
 //! - [`roster`] makes peers of entries, and [`allocate`] chooses this host's subnet; both without I/O;
-//! - [`etcd`] is the client, [`backoff`] the time between its attempts;
+//! - [`etcd`] is the client, of which `answer` reads the documents, [`backoff`] the time between its attempts;
 //! - [`keeper`] gets this host's lease and keeps it, [`follow`] follows the changes of the others, and [`agent`] is the
 //!   loop that keeps the table equal to them; [`event`] is what they report, [`refusal_log`] the lines of its log for
 //!   entries that are refused;
@@ -28,6 +28,7 @@
 
 pub mod agent;
 pub mod allocate;
+mod answer;
 pub mod args;
 pub mod backoff;
 pub mod config;
