@@ -19,7 +19,7 @@ use crate::link::{Found, Links};
 use crate::request::Request;
 
 /// Attaches a pod (ADD), and returns the result.
-pub(crate) fn add(request: &Request) -> Result<Value, CniError> {
+pub fn add(request: &Request) -> Result<Value, CniError> {
     let mtu = request.mtu()?;
     let namespace = open_namespace(request)?;
     let taken = inside(&namespace, |links| links.find(&request.interface))?;
@@ -41,14 +41,14 @@ pub(crate) fn add(request: &Request) -> Result<Value, CniError> {
 }
 
 /// Detaches a pod (DEL). A resource that is gone already is no failure.
-pub(crate) fn del(request: &Request) -> Result<(), CniError> {
+pub fn del(request: &Request) -> Result<(), CniError> {
     // While the link is there, its address is not given to another pod.
     remove_link(request)?;
     ipam::delegate(request, "DEL").map(|_| ())
 }
 
 /// Compares a pod's interface with the result of its ADD (CHECK).
-pub(crate) fn check(request: &Request) -> Result<(), CniError> {
+pub fn check(request: &Request) -> Result<(), CniError> {
     let before = &request.config["prevResult"];
     if !before.is_object() {
         return Err(CniError::config("prevResult is missing", "CHECK compares with the result of ADD"));
@@ -90,7 +90,7 @@ pub(crate) fn check(request: &Request) -> Result<(), CniError> {
 }
 
 /// Returns an error where an ADD cannot be served (STATUS).
-pub(crate) fn status(request: &Request) -> Result<(), CniError> {
+pub fn status(request: &Request) -> Result<(), CniError> {
     let not_ready = |what: String, why: String| CniError::new(50, what, why);
     let tunnel = &request.tunnel;
     request.mtu().map_err(|error| not_ready(error.message, error.details))?;
@@ -108,7 +108,7 @@ fn without_old_plugins(outcome: Result<Value, CniError>) -> Result<(), CniError>
 }
 
 /// Removes the links that belong to no attachment of the runtime's list (GC).
-pub(crate) fn gc(request: &Request) -> Result<(), CniError> {
+pub fn gc(request: &Request) -> Result<(), CniError> {
     // The second is the name that CNI 1.1.0 had first.
     let list = ["cni.dev/valid-attachments", "cni.dev/attachments"].map(|key| &request.config[key]);
     let list = match list.into_iter().find(|list| !list.is_null()) {
@@ -232,11 +232,14 @@ fn remove_link(request: &Request) -> Result<(), CniError> {
     })
 }
 
-/// Returns the host's end of the veth pair, found by its alias, or by its name if the alias is not set.
+/// Returns the host's end of the veth pair: the link of its name, unless the alias is another's, else the one with its
+/// alias, which another program renamed.
 fn own(links: &mut Links, request: &Request) -> io::Result<Option<Found>> {
     let (host, alias) = names(request);
-    let is_own = |(name, link): &(String, Found)| link.alias == alias || (*name == host && link.alias.is_empty());
-    Ok(links.all()?.into_iter().find(is_own).map(|(_, link)| link))
+    match links.find(&host)? {
+        Some(link) if link.alias == alias || link.alias.is_empty() => Ok(Some(link)),
+        _ => Ok(links.all()?.into_iter().find(|(_, link)| link.alias == alias).map(|(_, link)| link)),
+    }
 }
 
 /// Returns the name and the identifying alias of the host's end.

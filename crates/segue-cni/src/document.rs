@@ -7,51 +7,51 @@ use segue_host::prefix::Prefix;
 use serde_json::{Value, json};
 
 /// The versions of the specification that the plugin supports.
-pub(crate) const VERSIONS: [&str; 3] = ["0.4.0", "1.0.0", "1.1.0"];
+pub const VERSIONS: [&str; 3] = ["0.4.0", "1.0.0", "1.1.0"];
 
 /// An error in the form of the CNI specification.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct CniError {
+pub struct CniError {
     /// The error code; the specification defines those below 100.
-    pub(crate) code: u32,
+    pub code: u32,
     /// Description of the operation that failed.
-    pub(crate) message: String,
+    pub message: String,
     /// Cause of the error, or its remedy.
-    pub(crate) details: String,
+    pub details: String,
     /// Error document of the IPAM plugin, passed on unchanged.
     passed: Option<Value>,
 }
 
 impl CniError {
     /// Creates an error of the CNI protocol.
-    pub(crate) fn new(code: u32, message: impl Into<String>, details: impl Into<String>) -> CniError {
+    pub fn new(code: u32, message: impl Into<String>, details: impl Into<String>) -> CniError {
         CniError { code, message: message.into(), details: details.into(), passed: None }
     }
 
     /// Returns the error for an environment variable that is missing or invalid.
-    pub(crate) fn environment(message: String) -> CniError {
+    pub fn environment(message: String) -> CniError {
         CniError::new(4, message, "CNI_COMMAND, CNI_CONTAINERID, CNI_NETNS, CNI_IFNAME and CNI_PATH are the runtime's")
     }
 
     /// Returns the error for a failed system call.
-    pub(crate) fn system(what: impl Into<String>, error: &std::io::Error) -> CniError {
+    pub fn system(what: impl Into<String>, error: &std::io::Error) -> CniError {
         CniError::new(5, what, segue_control::error::os_text(error))
     }
 
     /// Returns the error for an invalid network configuration.
-    pub(crate) fn config(message: impl Into<String>, details: impl Into<String>) -> CniError {
+    pub fn config(message: impl Into<String>, details: impl Into<String>) -> CniError {
         CniError::new(7, message, details)
     }
 
     /// Returns the error that another plugin reported, with its document.
-    pub(crate) fn passed(document: Value) -> CniError {
+    pub fn passed(document: Value) -> CniError {
         let code = document["code"].as_u64().and_then(|code| u32::try_from(code).ok()).unwrap_or(999);
         let text = |key: &str| document[key].as_str().unwrap_or_default().to_owned();
         CniError { code, message: text("msg"), details: text("details"), passed: Some(document) }
     }
 
     /// Returns the error as the JSON document of the specification.
-    pub(crate) fn json(&self) -> Value {
+    pub fn json(&self) -> Value {
         self.passed.clone().unwrap_or_else(
             || json!({ "cniVersion": "1.1.0", "code": self.code, "msg": self.message, "details": self.details }),
         )
@@ -60,15 +60,15 @@ impl CniError {
 
 /// An address that the IPAM plugin allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Given {
+pub struct Given {
     /// The address with its prefix length.
-    pub(crate) address: Prefix,
+    pub address: Prefix,
     /// The gateway, an address of the host.
-    pub(crate) gateway: Option<Ipv4Addr>,
+    pub gateway: Option<Ipv4Addr>,
 }
 
 /// Reads the addresses in a result of the IPAM plugin or of this plugin.
-pub(crate) fn addresses(result: &Value) -> Result<Vec<Given>, CniError> {
+pub fn addresses(result: &Value) -> Result<Vec<Given>, CniError> {
     let wrong = |why: &str| CniError::new(6, "the result of the IPAM plugin cannot be read", why);
     let ips = result["ips"].as_array().filter(|ips| !ips.is_empty()).ok_or_else(|| wrong("it has no ips"))?;
     let read = |ip: &Value| {

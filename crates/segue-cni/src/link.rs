@@ -2,10 +2,9 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
-use std::ops::ControlFlow;
 use std::os::fd::RawFd;
 
-use netlink_packet_core::{NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE};
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
 use netlink_packet_route::route::{
@@ -14,6 +13,9 @@ use netlink_packet_route::route::{
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use segue_host::netlink::Netlink;
 use segue_host::prefix::Prefix;
+
+/// The kernel's answer for a link that does not exist.
+const ENODEV: i32 = 19;
 
 /// A connection to the kernel, in the namespace of the thread that opened it.
 pub(crate) struct Links(Netlink);
@@ -78,21 +80,27 @@ impl Links {
         self.0.tell(RouteNetlinkMessage::DelLink(message), 0)
     }
 
-    /// Returns the link of this name.
+    /// Returns the link of this name. It is requested by the name: a dump can lack a link while others change.
     pub(crate) fn find(&mut self, name: &str) -> io::Result<Option<Found>> {
-        Ok(self.all()?.into_iter().find(|(known, _)| known == name).map(|(_, found)| found))
+        let mut message = LinkMessage::default();
+        message.attributes.push(LinkAttribute::IfName(name.to_owned()));
+        match self.0.request(RouteNetlinkMessage::GetLink(message), 0) {
+            // The kernel also answers with a link that has this as an alternative name.
+            Ok(Some(RouteNetlinkMessage::NewLink(message))) => {
+                Ok(Some(read(&message)).filter(|(known, _)| known == name).map(|(_, found)| found))
+            }
+            Ok(_) => Err(io::ErrorKind::InvalidData.into()),
+            Err(error) if error.raw_os_error() == Some(ENODEV) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Returns every link with its name.
     pub(crate) fn all(&mut self) -> io::Result<Vec<(String, Found)>> {
-        let mut links = Vec::new();
-        self.0.exchange(RouteNetlinkMessage::GetLink(LinkMessage::default()), NLM_F_DUMP, &mut |message| {
-            if let RouteNetlinkMessage::NewLink(message) = message {
-                links.push(read(&message));
-            }
-            ControlFlow::Continue(())
-        })?;
-        Ok(links)
+        self.0.dump(&RouteNetlinkMessage::GetLink(LinkMessage::default()), &mut |message| match message {
+            RouteNetlinkMessage::NewLink(message) => Some(read(&message)),
+            _ => None,
+        })
     }
 
     /// Returns the addresses of a link.
@@ -132,20 +140,16 @@ impl Links {
     pub(crate) fn routes(&mut self, link: u32) -> io::Result<Vec<(Ipv4Addr, u8)>> {
         let mut message = RouteMessage::default();
         message.header.address_family = AddressFamily::Inet;
-        let mut routes = Vec::new();
-        self.0.exchange(RouteNetlinkMessage::GetRoute(message), NLM_F_DUMP, &mut |message| {
-            let RouteNetlinkMessage::NewRoute(route) = message else { return ControlFlow::Continue(()) };
+        self.0.dump(&RouteNetlinkMessage::GetRoute(message), &mut |message| {
+            let RouteNetlinkMessage::NewRoute(route) = message else { return None };
             let by = route.attributes.iter().any(|one| matches!(one, RouteAttribute::Oif(index) if *index == link));
             let to = route.attributes.iter().find_map(|one| match one {
                 RouteAttribute::Destination(RouteAddress::Inet(to)) => Some(*to),
                 _ => None,
             });
-            if by && route.header.table == RouteHeader::RT_TABLE_MAIN {
-                routes.push((to.unwrap_or(Ipv4Addr::UNSPECIFIED), route.header.destination_prefix_length));
-            }
-            ControlFlow::Continue(())
-        })?;
-        Ok(routes)
+            let is_wanted = by && route.header.table == RouteHeader::RT_TABLE_MAIN;
+            is_wanted.then(|| (to.unwrap_or(Ipv4Addr::UNSPECIFIED), route.header.destination_prefix_length))
+        })
     }
 }
 
@@ -165,4 +169,17 @@ fn read(message: &LinkMessage) -> (String, Found) {
         }
     }
     (name, found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_found_by_its_name_without_a_dump() {
+        let mut links = Links::open().unwrap();
+        assert_eq!(links.find("lo").unwrap().unwrap().index, 1);
+        assert_eq!(links.find("nosuch0").unwrap(), None);
+        assert!(links.all().unwrap().iter().any(|(name, _)| name == "lo"));
+    }
 }

@@ -1,10 +1,11 @@
 //! A call of the container runtime: the environment variables and the network configuration.
 
-use std::env;
 use std::fs;
+use std::io;
 use std::path::PathBuf;
 
 use segue_control::error::printable;
+use segue_control::json;
 use serde_json::{Value, json};
 
 use crate::document::{CniError, VERSIONS};
@@ -16,28 +17,33 @@ const TUNNEL: &str = "segue0";
 
 /// A call by the container runtime.
 #[derive(Clone, Debug)]
-pub(crate) struct Request {
+pub struct Request {
     /// The id of the container.
-    pub(crate) container: String,
+    pub container: String,
     /// The path of the container's network namespace, where the runtime gave one.
-    pub(crate) namespace: Option<PathBuf>,
+    pub namespace: Option<PathBuf>,
     /// The name of the interface in the container.
-    pub(crate) interface: String,
+    pub interface: String,
     /// The network configuration, with the subnet added to its section `ipam`.
-    pub(crate) config: Value,
+    pub config: Value,
     /// The version of the CNI specification that the configuration names.
-    pub(crate) version: String,
+    pub version: String,
     /// The name of the network.
-    pub(crate) network: String,
+    pub network: String,
     /// The interface of the tunnel.
-    pub(crate) tunnel: String,
+    pub tunnel: String,
 }
 
 impl Request {
-    /// Parses a call from the environment and the network configuration.
-    pub(crate) fn read(command: &str, input: &str) -> Result<Request, CniError> {
-        let variable = |name: &str| env::var(name).unwrap_or_default();
-        let mut config: Value = serde_json::from_str(input)
+    /// Parses a call from the network configuration and the environment, whose variables `variable` returns; `read`
+    /// reads the file with the subnet of this host.
+    pub fn read(
+        command: &str,
+        input: &str,
+        variable: impl Fn(&str) -> String,
+        read: impl Fn(&str) -> io::Result<String>,
+    ) -> Result<Request, CniError> {
+        let mut config: Value = json::read(input.as_bytes())
             .map_err(|error| CniError::new(6, "the configuration on stdin is no JSON", error.to_string()))?;
         let text = |key: &str| config[key].as_str().unwrap_or_default().to_owned();
         let version = match text("cniVersion") {
@@ -77,7 +83,7 @@ impl Request {
         if config["ipam"]["type"] == "host-local" && !has_range {
             let file =
                 Some(text("subnetFile")).filter(|file| !file.is_empty()).unwrap_or_else(|| SUBNET_FILE.to_owned());
-            match subnet(&file) {
+            match subnet(&file, read(&file)) {
                 Ok(subnet) => config["ipam"]["ranges"] = json!([[{ "subnet": subnet }]]),
                 // What is to be removed is removed without it.
                 Err(_) if matches!(command, "DEL" | "GC") => {
@@ -90,7 +96,7 @@ impl Request {
     }
 
     /// Returns the MTU of the pod's interface: that of the tunnel, unless the configuration has a smaller one.
-    pub(crate) fn mtu(&self) -> Result<u32, CniError> {
+    pub fn mtu(&self) -> Result<u32, CniError> {
         let text = fs::read_to_string(format!("/sys/class/net/{}/mtu", self.tunnel));
         let tunnel: u32 = text.ok().and_then(|text| text.trim().parse().ok()).ok_or_else(|| {
             let details = format!("segue tunnel dev {} peers none ... makes it", self.tunnel);
@@ -109,10 +115,10 @@ impl Request {
     }
 }
 
-/// Returns the subnet that a file of flannel's form names, as a network without host bits.
-fn subnet(file: &str) -> Result<String, CniError> {
+/// Returns the subnet that a file of flannel's form with this text names, as a network without host bits.
+fn subnet(file: &str, text: io::Result<String>) -> Result<String, CniError> {
     let missing = |why: String| CniError::new(11, format!("{file} does not say the subnet of this host"), why);
-    let text = fs::read_to_string(file).map_err(|error| missing(error.to_string()))?;
+    let text = text.map_err(|error| missing(error.to_string()))?;
     let line = text.lines().find_map(|line| line.strip_prefix("FLANNEL_SUBNET="));
     let prefix: segue_host::prefix::Prefix = line
         .and_then(|subnet| subnet.trim().parse().ok())

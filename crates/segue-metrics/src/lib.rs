@@ -23,6 +23,7 @@
 
 pub mod family;
 pub mod listen;
+pub mod request;
 mod scrape;
 pub mod serve;
 pub mod text;

@@ -14,7 +14,7 @@ use segue_control::place;
 use segue_host::activation::passed;
 use segue_host::address;
 use segue_host::file::Identity;
-use segue_host::sys::with_umask;
+use segue_host::sys::{connect_path, with_umask};
 
 /// Default TCP port of the endpoint.
 pub const PORT: u16 = 9780;
@@ -204,10 +204,11 @@ fn unix(path: &Path) -> Result<Listener, Result<Error, io::Error>> {
         return Err(Ok(Error::new(Kind::Conflict, "this is a place for control sockets", hint).why(why)));
     }
     if fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket()) {
-        match UnixStream::connect(path) {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path).map_err(Err)?,
-            Ok(_) => return Err(Err(io::ErrorKind::AddrInUse.into())),
-            Err(error) => return Err(Err(error)),
+        match connect_path(path).map_err(|error| (error.kind(), error)) {
+            Err((io::ErrorKind::ConnectionRefused, _)) => fs::remove_file(path).map_err(Err)?,
+            // The queue of its listener may be full.
+            Ok(_) | Err((io::ErrorKind::WouldBlock, _)) => return Err(Err(io::ErrorKind::AddrInUse.into())),
+            Err((_, error)) => return Err(Err(error)),
         }
     }
     let listener = with_umask(0o117, || UnixListener::bind(path)).map_err(Err)?;
@@ -245,6 +246,9 @@ fn adopt(name: &str) -> Result<Listener, Error> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::MetadataExt;
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
 
     use super::*;
 
@@ -271,6 +275,20 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o660);
         drop(first);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_socket_whose_queue_is_full_is_in_use() {
+        let path = std::env::temp_dir().join(format!("segue-metrics-full-{}", std::process::id()));
+        let _ = fs::remove_file(&path);
+        let _listener = UnixListener::bind(&path).unwrap();
+        // Connections whose client is gone stay in the queue.
+        while connect_path(&path).is_ok() {}
+        let (answers, answer) = mpsc::channel();
+        let place = Place::Unix(path.clone());
+        thread::spawn(move || answers.send(Listener::open(&place).unwrap_err().kind));
+        assert_eq!(answer.recv_timeout(Duration::from_secs(60)), Ok(Kind::InUse));
+        fs::remove_file(&path).unwrap();
     }
 
     #[test]

@@ -10,6 +10,7 @@ use segue_host::signals::{SignalAction, Signals};
 use segue_host::sys::{self, Want};
 
 use crate::listen::{Listener, Stream};
+use crate::request::{Head, Page, Progress, REQUEST_LEN, Refusal, Request};
 use crate::text::{self, Format};
 use crate::{Scrape, Sentence, textfile};
 
@@ -19,8 +20,6 @@ const CLIENTS: usize = 32;
 const CLIENT_TIME: Duration = Duration::from_secs(5);
 /// Pause after a client that could not be accepted, for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Longest head of a request, bytes.
-const REQUEST_LEN: usize = 8192;
 /// Time for which an answer also serves further requests.
 const FRESH: Duration = Duration::from_millis(250);
 
@@ -59,7 +58,7 @@ struct Last {
 
 struct Client {
     stream: Stream,
-    request: Vec<u8>,
+    request: Head,
     answer: Option<Answer>,
     until: Instant,
 }
@@ -135,23 +134,21 @@ impl Server {
     fn step(&self, client: &mut Client, last: &mut Option<Last>) -> bool {
         if client.answer.is_none() {
             let mut bytes = [0; 2048];
-            match client.stream.read(&mut bytes) {
+            let progress = match client.stream.read(&mut bytes) {
                 Ok(0) => return false,
-                Ok(len) => client.request.extend_from_slice(&bytes[..len]),
+                Ok(len) => client.request.add(&bytes[..len]),
                 Err(error) => return is_later(&error),
-            }
-            let ends = client.request.windows(4).any(|end| end == b"\r\n\r\n")
-                || client.request.windows(2).any(|end| end == b"\n\n");
-            if ends {
-                client.answer = Some(self.answer(&client.request, last));
-                client.until = Instant::now() + CLIENT_TIME;
-            } else if client.request.len() > REQUEST_LEN {
-                client.answer = Some(plain(
-                    "431 Request Header Fields Too Large",
-                    "the head of a request has 8192 bytes at most\n",
-                ));
-            } else {
-                return true;
+            };
+            match progress {
+                Progress::Partial => return true,
+                Progress::Whole => {
+                    client.answer = Some(self.answer(client.request.parse(), last));
+                    client.until = Instant::now() + CLIENT_TIME;
+                }
+                Progress::TooLong => {
+                    let why = format!("the head of a request has {REQUEST_LEN} bytes at most\n");
+                    client.answer = Some(plain("431 Request Header Fields Too Large", &why));
+                }
             }
         }
         let Some(answer) = &mut client.answer else { return true };
@@ -172,35 +169,26 @@ impl Server {
         }
     }
 
-    fn answer(&self, request: &[u8], last: &mut Option<Last>) -> Answer {
-        let text = String::from_utf8_lossy(request);
-        let mut lines = text.lines();
-        let mut first = lines.next().unwrap_or_default().split_ascii_whitespace();
-        let (method, target) = (first.next().unwrap_or_default(), first.next().unwrap_or_default());
-        if !first.next().is_some_and(|version| version.starts_with("HTTP/1.")) {
-            return plain("400 Bad Request", "expected a request of HTTP/1.1\n");
-        }
-        if method != "GET" && method != "HEAD" {
-            return plain("405 Method Not Allowed\r\nAllow: GET, HEAD", "expected GET\n");
-        }
-        let accept =
-            lines.filter_map(|line| line.split_once(':')).find(|(name, _)| name.eq_ignore_ascii_case("accept"));
-        let format = Format::accepted(accept.map_or("", |(_, value)| value));
-        let path = target.split('?').next().unwrap_or_default();
-        let mut answer = match path {
-            "/metrics" => {
+    fn answer(&self, request: Result<Request, Refusal>, last: &mut Option<Last>) -> Answer {
+        let request = match request {
+            Ok(request) => request,
+            Err(Refusal::Syntax) => return plain("400 Bad Request", "expected a request of HTTP/1.1\n"),
+            Err(Refusal::Method) => return plain("405 Method Not Allowed\r\nAllow: GET, HEAD", "expected GET\n"),
+        };
+        let mut answer = match request.page {
+            Page::Metrics(format) => {
                 let body = Rc::clone(&self.fresh(last).texts[usize::from(format == Format::OpenMetrics)]);
                 made("200 OK", format.media_type(), body)
             }
-            "/healthz" => {
+            Page::Health => {
                 let body = Rc::clone(&self.fresh(last).health);
                 let status = if &*body == WELL { "200 OK" } else { "503 Service Unavailable" };
                 made(status, PLAIN, body)
             }
-            "/" => plain("200 OK", "segue: /metrics, /healthz\n"),
-            _ => plain("404 Not Found", "there are /metrics and /healthz\n"),
+            Page::Index => plain("200 OK", "segue: /metrics, /healthz\n"),
+            Page::Missing => plain("404 Not Found", "there are /metrics and /healthz\n"),
         };
-        if method == "HEAD" {
+        if request.is_head {
             answer.body = Rc::from("");
         }
         answer
@@ -230,7 +218,7 @@ fn accept(listener: &Listener, clients: &mut Vec<Client>) -> io::Result<()> {
             // The instances may have taken seconds to answer since the wait has ended.
             Ok(stream) => {
                 let until = Instant::now() + CLIENT_TIME;
-                clients.push(Client { stream, request: Vec::new(), answer: None, until });
+                clients.push(Client { stream, request: Head::default(), answer: None, until });
             }
             Err(error) if is_later(&error) => break,
             Err(error) => return Err(error),
