@@ -14,6 +14,7 @@ pub(crate) fn checksum(data: &[u8]) {
     let expected = oracle(bytes);
 
     assert_eq!(Sum::of(bytes).fold(), expected);
+    assert!(format!("{:?}, {:?}", Sum::of(bytes), Field::from_wire(expected)).contains(&format!("{expected:#06x}")));
     let (head, tail) = bytes.split_at(usize::from(cut).min(bytes.len()));
     let mut pieces = Sum::of(head);
     pieces.add(tail);

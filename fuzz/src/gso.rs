@@ -3,6 +3,7 @@ use segue::gso::{
 };
 use segue::packet::{Csum, Frag, Gso, GsoKind, Kind, LayerCsum, Packet, Pool, Remote, Start, TrainCsum, Tunnels, Unit};
 use segue::virtio::{self, describe};
+use segue::wire::tcp;
 use segue_testkit::fragment::reassemble;
 use segue_testkit::oracle::{self, Owed, verify, verify_owed};
 
@@ -21,7 +22,7 @@ const PIECE: usize = 300;
 /// fragments of a good packet reassemble to it.
 ///
 /// The first byte says where the frame begins (bit 0: with IP), the protocol of the train (bit 1: UDP), what it is
-/// (bits 2 to 4), and whether it lies in several pieces (bit 5).
+/// (bits 2 to 4), whether it lies in several pieces (bit 5), and whether the port takes no trains with CWR (bit 7).
 pub fn gso(data: &[u8]) {
     bounded_with(data.len(), FREE, || split_up(data));
 }
@@ -41,6 +42,7 @@ fn split_up(data: &[u8]) -> usize {
         tso4: can & 4 != 0,
         tso6: can & 8 != 0,
         uso: can & 16 != 0,
+        ecn: how & 128 == 0,
         max_bytes: if can & 32 == 0 { 65_535 } else { usize::from(input.u16()) },
         max_segs: if can & 64 == 0 { 65_535 } else { usize::from(input.u8()) },
         max_udp_segs: if can & 64 == 0 { 65_535 } else { usize::from(input.u8()) },
@@ -118,6 +120,10 @@ fn split_up(data: &[u8]) -> usize {
         assert!(segment.gso.is_some() || is_padded || whole.len() - l3 <= limits.mtu, "longer than the MTU");
         if let Some(gso) = segment.gso {
             let most = if gso.kind == GsoKind::Tcp { limits.max_segs } else { limits.max_udp_segs };
+            if gso.kind == GsoKind::Tcp && !limits.ecn {
+                let at = packet.layout.transport().expect("a train has a transport").start() + tcp::FLAGS;
+                assert_eq!(arena.head(segment)[at] & tcp::CWR, 0, "a train with CWR is cut for such a port");
+            }
             assert!(limits.csum && whole.len() <= limits.max_bytes && gso.segs(segment.payload.len()) <= most);
             let header = describe(segment, arena.head(segment), &packet.layout).expect("a train has a transport");
             let types = virtio::GSO_UDP_TUNNEL_IPV4 | virtio::GSO_UDP_TUNNEL_IPV6;

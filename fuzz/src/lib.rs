@@ -2,15 +2,18 @@
 //! corpus through them on every run.
 //!
 //! A target takes any bytes, and panics if the engine breaks a contract on them, or takes more memory or time than the
-//! input may. To add one: a file here, a line in [`TARGETS`], a file in `fuzz_targets/` with its `[[bin]]`, and seeds
-//! in `corpus/NAME/`.
+//! input may. To add one: a file here, a line in [`TARGETS`], a file in `fuzz_targets/` with its `[[bin]]`, seeds in
+//! `corpus/NAME/`, and its trust boundary in the table of `tools/trust.d/06-coverage`.
 
 mod adapter;
+mod bridge;
 mod capture;
 mod checksum;
+mod cni;
 mod configuration;
 mod control;
 mod decap;
+mod etcd;
 mod events;
 mod gro;
 mod gso;
@@ -18,11 +21,13 @@ mod input;
 mod nat;
 mod neighbour;
 mod netlink;
+mod overlay;
 mod parse;
 mod peers;
 mod pipelines;
 mod readers;
 mod registers;
+mod request;
 mod resources;
 mod ring;
 mod sys;
@@ -53,18 +58,23 @@ mod adapter_support;
 mod memory;
 
 pub use adapter::framing;
+pub use bridge::bridge_frames;
 pub use capture::{capture, compressed, transform, undo_notes};
+pub use cni::cni;
 pub use configuration::configuration;
 pub use control::{control, handover};
+pub use etcd::etcd;
 pub use events::event;
 pub use gro::gro;
 pub use gso::gso;
 pub use nat::{icmp_error, nat};
 pub use netlink::netlink;
+pub use overlay::overlay;
 pub use peers::peers;
 pub use pipelines::route;
 pub use readers::{Cost, READERS, Reading};
 pub use registers::registers;
+pub use request::request;
 pub use ring::ring;
 pub use tunnelled::tunnelled;
 pub use usbip::{usbip_client, usbip_server};
@@ -96,12 +106,15 @@ pub type Target = fn(&[u8]);
 
 /// All targets, each by the name of its source file and corpus.
 pub const TARGETS: &[(&str, Target)] = &[
+    ("bridge", bridge_frames),
     ("capture", capture),
     ("checksum", checksum),
+    ("cni", cni),
     ("compressed", compressed),
     ("configuration", configuration),
     ("control", control),
     ("decap", decap),
+    ("etcd", etcd),
     ("event", event),
     ("framing", framing),
     ("gro", gro),
@@ -111,9 +124,11 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("nat", nat),
     ("neighbour", neighbour),
     ("netlink", netlink),
+    ("overlay", overlay),
     ("parse", parse),
     ("peers", peers),
     ("registers", registers),
+    ("request", request),
     ("ring", ring),
     ("route", route),
     ("transform", transform),

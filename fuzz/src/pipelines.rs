@@ -9,7 +9,7 @@ use segue::gro;
 use segue::gso::Limits;
 use segue::hash::Key;
 use segue::time::Nanos;
-use segue_datapath::board::Board;
+use segue_datapath::board::{Board, Name};
 use segue_datapath::gateway::PortConfig;
 use segue_datapath::knobs::{Knobs, Values};
 use segue_datapath::nat::{self, Nat};
@@ -53,6 +53,13 @@ pub(crate) fn next(input: &mut Input<'_>, before: &[u8]) -> Vec<u8> {
         *place = *change;
     }
     bytes
+}
+
+/// Returns the sum of a pipeline's counters with such names. The board is the only one that the pipeline has: a bridge
+/// writes what has changed since.
+pub(crate) fn sum(board: &Board, pipeline: &dyn Pipeline, is_meant: impl Fn(&Name) -> bool) -> u64 {
+    board.publish(|sink| pipeline.collect(sink));
+    board.read().filter(|(name, _)| is_meant(name)).map(|(_, value)| value).sum()
 }
 
 /// Does what a worker does beside its rounds: it publishes the counters, waits and is woken, sets every setting and

@@ -21,6 +21,7 @@ use segue_lan78xx::usb::usbip::{Exported, Session};
 use segue_service::handover::{Line, sys};
 use segue_testkit::build::{Ethernet, Ip, L4, Packet, Tcp, V4};
 
+use crate::etcd;
 use crate::netlink::{self, SEQUENCE};
 use crate::resources::{Output, counted};
 
@@ -93,6 +94,12 @@ pub const READERS: &[Reading] = &[
     Reading { name: "answer with peers", make: listed, read: answered },
     Reading { name: "answer of small values", make: small_values, read: refused },
     Reading { name: "answer of a service", make: reloaded, read: answered_by_service },
+    Reading { name: "leases of etcd", make: leases, read: listed_by_etcd },
+    Reading {
+        name: "small values of etcd",
+        make: |count| format!(r#"{{"kvs":[{}]}}"#, vec![r#"{"a":1}"#; count].join(",")).into_bytes(),
+        read: listed_by_etcd,
+    },
     Reading { name: "routes", make: routes, read: datagram },
     Reading { name: "next hops", make: next_hops, read: datagram },
     Reading { name: "neighbours", make: neighbours, read: datagram },
@@ -315,6 +322,18 @@ fn small_values(count: usize) -> Vec<u8> {
 
 fn refused(data: &[u8]) -> usize {
     assert!(Response::parse(data).is_err());
+    data.len()
+}
+
+fn leases(count: usize) -> Vec<u8> {
+    // The keys in base64 are in order.
+    let entry =
+        |number: usize| format!(r#"{{"key":"L24vc3VibmV0cy8x{number:08}","create_revision":"5","value":"e30="}}"#);
+    format!(r#"{{"kvs":[{}]}}"#, (0..count).map(entry).collect::<Vec<_>>().join(",")).into_bytes()
+}
+
+fn listed_by_etcd(data: &[u8]) -> usize {
+    etcd::read(data);
     data.len()
 }
 
