@@ -1,5 +1,6 @@
 """Messages of the control socket, of a handover, of USB/IP, of netlink and of the adapter's transfers for
 tools/fuzz-seeds, beside those that are made there: answers of a service, refusals, and each kind of error."""
+import json
 import struct
 
 PEER = '{"prefix":"198.19.1.0/24","remote":"198.18.0.2"}'
@@ -191,3 +192,51 @@ MESSAGES += [("control", name, text.encode()) for name, text in CONTROL.items()]
 for target, seeds in (("handover", HANDOVER), ("usbip_client", USBIP_CLIENT), ("usbip_server", USBIP_SERVER), ("netlink", NETLINK),
                       ("framing", FRAMING), ("registers", REGISTERS)):
     MESSAGES += [(target, name, data) for name, data in seeds.items()]
+
+
+def requests():
+    """Heads of HTTP requests, in one piece and in many."""
+    lines = {"metrics": "GET /metrics HTTP/1.1\r\nHost: a\r\n", "open": "GET /metrics?x=/healthz HTTP/1.1\r\nHost: a:1\r\naccept: text/plain, application/openmetrics-text; q=1\r\nAccept: b\r\n",
+             "health": "HEAD /healthz HTTP/1.0\r\n", "index": "GET / HTTP/1.1\r\nnothing\r\n", "missing": "GET http://a/metrics HTTP/1.1\r\n", "method": "POST /metrics HTTP/1.1\r\n",
+             "version": "GET /metrics HTTP/2\r\n", "short": "GET\r\n", "empty": ""}
+    for name, text in lines.items():
+        yield name, b"\0" + text.encode() + b"\r\n"
+        text = text.replace("\r\n", "\n").encode() + b"\n"
+        yield name + "-pieces", b"".join(b"\1" + text[at:at + 8] for at in range(0, len(text), 8))
+    yield "bytes", b"\0GET /\xff\xfe HTTP/1.1\r\nAccept: \xff\r\n\r\n"
+    for size in (8192, 8193, 9000):
+        text = b"GET /metrics HTTP/1.1\r\n" + b"a: b\r\n" * 2000
+        yield f"long-{size}", b"".join(b"\0" + text[at:min(at + 2048, size)] for at in range(0, size, 2048))
+        yield f"long-{size}-ends", b"".join(b"\0" + text[at:min(at + 2048, size)] for at in range(0, size, 2048)) + b"\r\n\r\n"
+
+
+def cni_calls():
+    """Calls of a container runtime: right ones, and each variable and field wrong."""
+    commands = {"add": 0, "del": 1, "check": 2, "status": 3, "gc": 4, "version": 5, "none": 6, "hidden": 7}
+    net = {"cniVersion": "1.1.0", "name": "fleet", "type": "segue-cni", "ipam": {"type": "host-local", "subnet": "198.19.1.0/24"}}
+    local = net | {"ipam": {"type": "host-local"}}
+    env = {"container": "c1", "namespace": "/run/netns/a", "interface": "eth0", "subnet": "FLANNEL_NETWORK=198.19.0.0/16\nFLANNEL_SUBNET=198.19.1.1/24\n"}
+
+    def call(how, config, **more):
+        texts = [text.encode() for text in (env | more).values()]
+        return bytes([how]) + b"".join(bytes([len(text)]) + text for text in texts) + (config if isinstance(config, bytes) else json.dumps(config).encode())
+
+    for name, command in commands.items():
+        yield name, call(command, net)
+        yield f"{name}-local", call(command, local)
+        yield f"{name}-no-file", call(command | 8, local)
+        for variable in ("container", "namespace", "interface", "subnet"):
+            yield f"{name}-no-{variable}", call(command, local, **{variable: ""})
+    for name, config in {"empty": b"", "list": [], "deep": b"[" * 200, "version": net | {"cniVersion": "2.0.0"}, "old": net | {"cniVersion": "0.4.0"}, "name": net | {"name": "../a"}, "no-name": net | {"name": 7}, "dev": net | {"dev": "sg0"},
+                         "dev-empty": net | {"dev": ""}, "dev-path": net | {"dev": "a/b"}, "dev-number": net | {"dev": 7}, "ipam": net | {"ipam": 7}, "ipam-path": net | {"ipam": {"type": "../sh"}}, "other-ipam": net | {"ipam": {"type": "dhcp"}},
+                         "file": local | {"subnetFile": "/a"}, "mtu": net | {"dev": "lo", "mtu": 1400}, "mtu-zero": net | {"dev": "lo", "mtu": 0}, "mtu-none": net | {"dev": "lo"}, "mtu-small": net | {"dev": "lo", "mtu": 60}, "mtu-text": net | {"dev": "lo", "mtu": "a"},
+                         "small-values": b"[" + b'{"a":1},' * 6000 + b"7]", "hidden": net | {"cniVersion": "\x1b[2J"}}.items():
+        yield f"config-{name}", call(0, config)
+    for name, ips in {"one": [{"address": "198.19.1.5/24"}], "gateway": [{"address": "198.19.1.5/24", "gateway": "198.19.1.1"}], "none": [], "six": [{"address": "2001:db8::1/64"}], "loopback": [{"address": "127.0.0.1/8"}], "no-prefix": [{"address": "198.19.1.5"}],
+                      "wrong-gateway": [{"address": "198.19.1.5/24", "gateway": "224.0.0.1"}], "gateway-number": [{"address": "198.19.1.5/24", "gateway": 7}], "error": 7}.items():
+        yield f"result-{name}", call(0, {"ips": ips, "code": 7 if name == "error" else None})
+    for name, subnet in {"no-line": "a=b", "no-prefix": "FLANNEL_SUBNET=198.19.1.1", "six": "FLANNEL_SUBNET=2001:db8::1/64"}.items():
+        yield f"subnet-{name}", call(0, local, subnet=subnet)
+    yield "interface-long", call(0, net, interface="a" * 16)
+    yield "interface-dots", call(0, net, interface="..")
+    yield "container-path", call(0, net, container="../a")

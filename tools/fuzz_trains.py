@@ -48,6 +48,9 @@ def virtio_packets():
         yield f"partial{family}", whole(NEEDS_CSUM, 0, 0, at, 6, udp_train(is_v4, 200))
         yield f"outside{family}", whole(NEEDS_CSUM, 0, 0, 0xFFF0, 6, udp_train(is_v4, 200))
         yield f"elsewhere{family}", whole(NEEDS_CSUM, 0, 0, at + 4, 10, udp_train(is_v4, 200))
+        # The CRC32c of SCTP is left to the receiver, 8 bytes behind the start of its header.
+        sctp = struct.pack(">HHII", 5, 6, 7, 0) + bytes(range(40))
+        yield f"sctp{family}", whole(NEEDS_CSUM, 0, 0, at, 8, between(A[0], B[0], 132, sctp) if is_v4 else six(132, sctp))
         yield f"padded{family}", whole(NEEDS_CSUM, 0, 0, 14 + at, 6, frame(udp_train(is_v4, 0)) + bytes(18))
         yield f"verified{family}", whole(DATA_VALID, 0, 0, 0, 0, udp_train(is_v4, 200))
         yield f"verified-padded{family}", whole(DATA_VALID, 0, 0, 0, 0, frame(udp_train(is_v4, 0)) + bytes(18))
