@@ -6,11 +6,12 @@
 
 use std::panic::{self, PanicHookInfo};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use segue_control::error::{Error, Kind};
 use segue_control::protocol::Fault;
+use segue_host::memory::SharedNumbers;
 use segue_host::process;
 
 use crate::heartbeat::{Heartbeat, Thread};
@@ -40,7 +41,7 @@ pub(crate) fn end_on_panic(out: &Arc<dyn Report>) {
 
 /// The faults that a test can inject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
+#[repr(u64)]
 enum Injected {
     None,
     Panic,
@@ -59,16 +60,17 @@ enum Injected {
 pub struct Vitals {
     /// The heartbeat of the threads.
     pub heartbeat: Heartbeat,
-    /// The request for each thread; `None` where the instance accepts none.
-    requests: Option<Arc<[AtomicU8]>>,
+    /// The request for each thread, followed by that for the supervisor, which shares them; `None` where the instance
+    /// accepts none.
+    requests: Option<Arc<SharedNumbers>>,
 }
 
 impl Vitals {
     /// Creates the state of an instance with `workers` workers, before its process is forked.
     pub fn new(workers: u16) -> std::io::Result<Vitals> {
         let is_test = std::env::var_os(VARIABLE).is_some_and(|value| value == "1");
-        let requests = || Thread::all(workers).map(|_| AtomicU8::default()).collect();
-        Ok(Vitals { heartbeat: Heartbeat::new(workers)?, requests: is_test.then(requests) })
+        let requests = || SharedNumbers::new(Thread::all(workers).count() + 1).map(Arc::new);
+        Ok(Vitals { heartbeat: Heartbeat::new(workers)?, requests: is_test.then(requests).transpose()? })
     }
 
     /// Returns whether the instance accepts requests for faults.
@@ -86,29 +88,40 @@ impl Vitals {
     /// Injects the fault that a test requested for the calling thread; returns whether its requests to the kernel are
     /// to fail.
     pub fn grant(&self, thread: Thread) -> bool {
+        self.inject(thread.place())
+    }
+
+    /// Injects the fault that a test requested for the supervisor, which calls this.
+    pub(crate) fn grant_to_supervisor(&self) {
+        self.inject(self.place_of_supervisor());
+    }
+
+    fn place_of_supervisor(&self) -> usize {
+        Thread::all(self.heartbeat.workers()).count()
+    }
+
+    fn inject(&self, place: usize) -> bool {
         let Some(requests) = &self.requests else { return false };
-        let request = requests[thread.place()].load(Ordering::Relaxed);
+        let request = requests[place].load(Ordering::Relaxed);
         match request {
-            request if request == Injected::Panic as u8 => panic!("a test asked for it"),
-            request if request == Injected::Loop as u8 => loop {
+            request if request == Injected::Panic as u64 => panic!("a test asked for it"),
+            request if request == Injected::Loop as u64 => loop {
                 std::hint::spin_loop();
             },
-            request if request == Injected::Hang as u8 => loop {
+            request if request == Injected::Hang as u64 => loop {
                 std::thread::sleep(Duration::from_secs(3600));
             },
-            request if request == Injected::Memory as u8 => loop {
+            request if request == Injected::Memory as u64 => loop {
                 // Never written to, so that it takes up addresses, of which a test has left few, and no memory.
                 std::mem::forget(std::hint::black_box(Vec::<u8>::with_capacity(1 << 20)));
             },
-            request => request == Injected::Fail as u8,
+            request => request == Injected::Fail as u64,
         }
     }
 
-    /// Takes a request for a fault.
-    pub(crate) fn request(&self, fault: &Fault) -> Result<(), Error> {
-        let refused = |text: &str| Err(Error::new(Kind::Usage, text, "a test of segue"));
-        let Some(requests) = &self.requests else { return refused("this instance takes no requests for faults") };
-        let thread = match fault.thread.as_str() {
+    /// Returns the thread that a request for a fault names.
+    fn thread(&self, name: &str) -> Option<Thread> {
+        Some(match name {
             "packets" => Thread::Packets,
             "control" => Thread::Control,
             "signals" => Thread::Signals,
@@ -116,9 +129,22 @@ impl Vitals {
             "health" => Thread::Health,
             "fastpath" => Thread::Fastpath,
             "interface" => Thread::Interface,
-            other => match other.strip_prefix("worker").and_then(|number| number.parse().ok()) {
-                Some(number) if (1..self.heartbeat.workers()).contains(&number) => Thread::Worker(number),
-                _ => return refused("there is no such thread"),
+            other => {
+                let number = other.strip_prefix("worker")?.parse().ok()?;
+                (1..self.heartbeat.workers()).contains(&number).then_some(Thread::Worker(number))?
+            }
+        })
+    }
+
+    /// Takes a request for a fault.
+    pub(crate) fn request(&self, fault: &Fault) -> Result<(), Error> {
+        let refused = |text: &str| Err(Error::new(Kind::Usage, text, "a test of segue"));
+        let Some(requests) = &self.requests else { return refused("this instance takes no requests for faults") };
+        let place = match fault.thread.as_str() {
+            "supervisor" => self.place_of_supervisor(),
+            name => match self.thread(name) {
+                Some(thread) => thread.place(),
+                None => return refused("there is no such thread"),
             },
         };
         let request = match fault.kind.as_str() {
@@ -130,7 +156,7 @@ impl Vitals {
             "none" => Injected::None,
             _ => return refused("there is no such fault"),
         };
-        requests[thread.place()].store(request as u8, Ordering::Relaxed);
+        requests[place].store(request as u64, Ordering::Relaxed);
         Ok(())
     }
 }

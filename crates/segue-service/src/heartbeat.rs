@@ -343,19 +343,26 @@ impl Watch {
     }
 }
 
-/// State and processor time of a thread.
+/// State and processor time of a thread, or of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Usage {
-    is_traced: bool,
-    /// Processor time, and the part of it outside the kernel.
-    cpu: Duration,
-    user: Duration,
+pub(crate) struct Usage {
+    /// Whether a debugger holds it.
+    pub(crate) is_traced: bool,
+    /// Processor time.
+    pub(crate) cpu: Duration,
+    /// The part of it outside the kernel.
+    pub(crate) user: Duration,
 }
 
 fn read(stat: &File) -> Option<Usage> {
     let mut bytes = [0; 1024];
     let len = stat.read_at(&mut bytes, 0).ok()?;
     usage(std::str::from_utf8(&bytes[..len]).ok()?)
+}
+
+/// Returns state and processor time of a process, if they can be read.
+pub(crate) fn usage_of(pid: Pid) -> Option<Usage> {
+    read(&File::open(format!("/proc/{pid}/stat")).ok()?)
 }
 
 /// Returns the processor time outside the kernel of the process with this file in `/proc`, if it can be read.

@@ -1,5 +1,6 @@
 //! The control loop: it handles signals and requests of the supervisor while another thread moves packets.
 
+use std::io;
 use std::os::fd::AsFd;
 use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +16,7 @@ use segue_host::sys::{self, Want};
 use super::kernel::Forwarding;
 use super::show;
 use crate::fault::Vitals;
+use crate::handover::sys::is_passing;
 use crate::handover::{Line, Ports, Record};
 use crate::heartbeat::{Clocks, Thread};
 use crate::report::Report;
@@ -62,14 +64,7 @@ pub(super) fn wait(
         }
         forwards = complaint.is_some();
         if let (Some(line), Some(true)) = (control.line, ready.get(1)) {
-            let answered = line.receive(Duration::ZERO).and_then(|(record, _)| match record {
-                Record::Request => control.ports.give(line),
-                _ => Ok(()),
-            });
-            // The supervisor has ended, which ends this process as well, by a signal.
-            if answered.is_err() {
-                control.line = None;
-            }
+            control.line = answer(line, control.ports).then_some(line);
         }
         while let Ok(Some((action, _))) = control.signals.receive() {
             match action {
@@ -84,6 +79,17 @@ pub(super) fn wait(
             }
         }
     }
+}
+
+/// Answers a request of the supervisor for the ports. Returns whether the line is still of use: it is not once the
+/// supervisor has ended, which ends this process as well, by a signal, or has sent what is no record. After a failure
+/// that lasts for a moment the supervisor may request them again.
+fn answer(line: &Line, ports: &Ports) -> bool {
+    let answered = line.receive(Duration::ZERO).and_then(|(record, _)| match record {
+        Record::Request => ports.give(line),
+        _ => Ok(()),
+    });
+    answered.map_or_else(|error| error.kind() != io::ErrorKind::UnexpectedEof && is_passing(&error), |()| true)
 }
 
 /// Ends the process at once; the kernel removes the interface with its descriptor.
@@ -101,5 +107,31 @@ pub(super) fn hurry(control: &ControlLoop<'_>, ended: &AtomicBool) {
             return hurry();
         }
         thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn the_line_to_the_supervisor_is_kept_until_the_supervisor_has_ended_or_sends_something_else() {
+        let pair = || Line::pair().map(|(near, far)| (near, Line::of(far))).unwrap();
+        let (supervisor, own) = pair();
+        let interfaces = vec![("sg0".to_owned(), File::open("/dev/null").unwrap().into())];
+        let ports = Ports { interfaces, ..Ports::default() };
+        assert!(answer(&own, &ports), "what was to be read is gone");
+        supervisor.say(&Record::Request, None).unwrap();
+        assert!(answer(&own, &ports));
+        assert_eq!(Ports::take(&supervisor, 1).unwrap().interfaces.len(), 1);
+        drop(supervisor);
+        assert!(!answer(&own, &ports), "it would be readable for ever");
+        let (supervisor, own) = pair();
+        crate::handover::sys::send(&UnixStream::from(supervisor.as_fd().try_clone_to_owned().unwrap()), b"?", None)
+            .unwrap();
+        assert!(!answer(&own, &ports));
     }
 }

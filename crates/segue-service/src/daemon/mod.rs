@@ -137,7 +137,7 @@ pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc
     let mut succession = Succession { has_successors: watched.is_some(), is_weak, ..Succession::default() };
     let successor_of = watched.as_ref().filter(|watched| watched.is_successor).map(|watched| &watched.line);
     let socket = match successor_of {
-        None => Bound::new(daemon.name(), daemon.naming())?,
+        None => Bound::new(daemon.name(), daemon.naming(), watched.is_some())?,
         Some(line) => {
             succession.inherited = Ports::take(line, usize::MAX).map_err(|error| lost(&error))?;
             Bound::next(daemon.name())?
@@ -169,13 +169,14 @@ pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc
     let follower = follower.map_err(|error: io::Error| {
         Error::system("cannot follow the routes of the tunnels", &error, "segue doctor").why("no rtnetlink socket")
     })?;
-    let allowed = sandbox::Allowed { ioctls: daemon.ioctls(), maps: follower.is_some(), accepts: false, families: &[] };
-    let (name, heartbeat) = (daemon.name(), &vitals.heartbeat);
+    let (ioctls, maps) = (daemon.ioctls(), follower.is_some());
+    let allowed = sandbox::Allowed { ioctls, maps, ..sandbox::Allowed::default() };
     let helpers: Arc<[Helper]> = helpers.into();
-    let (limits, is_managed) = (daemon.limits(), watched.is_some());
-    let life = SandboxConfig { name, heartbeat, limits, allowed, helpers: &helpers, is_managed, is_weak };
-    let sandbox = sandbox::enter(&mut signals, socket.file(), &life, report)?;
+    let (name, limits, is_managed) = (daemon.name(), daemon.limits(), watched.is_some());
+    let life = SandboxConfig { name, vitals: &vitals, limits, allowed, helpers: &helpers, is_managed, is_weak };
+    // The supervisor has it too.
     fault::end_on_panic(report);
+    let sandbox = sandbox::enter(&mut signals, socket.file(), &life, report)?;
     let pipeline = Faulty::wrap(assemble(&vitals)?, &vitals, Thread::Packets);
     let (mut running, stopper) = Running::new(pipeline, offloads.clone(), knobs, daemon.workers())?;
     if let Some(line) = successor_of {

@@ -10,15 +10,16 @@ use segue_control::error::{Error, Kind};
 
 use super::filter::Allowed;
 use super::helper::Helper;
-use crate::heartbeat::{Heartbeat, Limits};
+use crate::fault::Vitals;
+use crate::heartbeat::Limits;
 
 /// The configuration of a sandbox.
 #[derive(Debug)]
 pub struct SandboxConfig<'a> {
     /// The name of the instance.
     pub name: &'a str,
-    /// The heartbeat of the process that moves packets.
-    pub heartbeat: &'a Heartbeat,
+    /// The heartbeat of the process that moves packets, and the faults requested for its supervisor.
+    pub vitals: &'a Vitals,
     /// The times after which the supervisor ends the process that moves packets.
     pub limits: Limits,
     /// Additional system calls of the process that moves packets.

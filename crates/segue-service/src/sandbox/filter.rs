@@ -98,17 +98,12 @@ const STARTING_HERE: &[libc::c_long] = &[libc::SYS_newfstatat];
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const STARTING_HERE: &[libc::c_long] = &[];
 
-/// Additional system calls of a process that opens devices for another one; Landlock limits the devices.
+/// Additional system calls of a process that opens devices for another one.
 const OPENING: &[libc::c_long] = &[
-    libc::SYS_mmap,
-    libc::SYS_mprotect,
     libc::SYS_fstat,
     libc::SYS_sigaltstack,
     libc::SYS_rt_sigaction,
     libc::SYS_gettid,
-    libc::SYS_openat,
-    libc::SYS_getdents64,
-    libc::SYS_readlinkat,
     libc::SYS_statx,
     libc::SYS_lseek,
     libc::SYS_getsockopt,
@@ -116,11 +111,17 @@ const OPENING: &[libc::c_long] = &[
     libc::SYS_sendto,
 ];
 #[cfg(target_arch = "x86_64")]
-const OPENING_HERE: &[libc::c_long] = &[libc::SYS_poll, libc::SYS_readlink, libc::SYS_newfstatat];
+const OPENING_HERE: &[libc::c_long] = &[libc::SYS_poll, libc::SYS_newfstatat];
 #[cfg(target_arch = "aarch64")]
 const OPENING_HERE: &[libc::c_long] = &[libc::SYS_newfstatat];
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const OPENING_HERE: &[libc::c_long] = &[];
+/// System calls by which a process learns the name of a file that it has open, or where a link of a folder leads.
+const LINKS: &[libc::c_long] = &[
+    libc::SYS_readlinkat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_readlink,
+];
 
 /// Additional system calls of a process that waits for its child and removes a socket; Landlock limits the files.
 const WAITING: &[libc::c_long] = &[
@@ -177,6 +178,8 @@ pub struct Allowed<'a> {
     pub ioctls: &'a [u64],
     /// Whether it may look up, update and delete entries of BPF maps.
     pub maps: bool,
+    /// Whether a process that opens devices for another one opens and lists files.
+    pub files: bool,
     /// Whether a process that opens devices for another one accepts connections on an open socket, and reads the types
     /// of files received over them.
     pub accepts: bool,
@@ -247,9 +250,16 @@ fn rules(purpose: Purpose, more: &Allowed<'_>) -> Result<BTreeMap<i64, Vec<Secco
     if purpose == Purpose::Packets && !more.maps {
         rules.extend(ADAPTER.iter().map(|&call| (call, Vec::new())));
     }
+    if purpose == Purpose::Opening && more.files {
+        // Landlock limits the files.
+        rules.extend([libc::SYS_openat, libc::SYS_getdents64].map(|call| (call, Vec::new())));
+    }
     if purpose == Purpose::Opening && more.accepts {
         let calls = [libc::SYS_accept4, libc::SYS_socketpair, libc::SYS_fstatfs, libc::SYS_shutdown];
         rules.extend(calls.map(|call| (call, Vec::new())));
+    }
+    if purpose == Purpose::Opening && (more.files || more.accepts) {
+        rules.extend(LINKS.iter().map(|&call| (call, Vec::new())));
     }
     if purpose == Purpose::Opening && !more.families.is_empty() {
         let families = more.families.iter().map(|&family| family as u64);
@@ -259,12 +269,10 @@ fn rules(purpose: Purpose, more: &Allowed<'_>) -> Result<BTreeMap<i64, Vec<Secco
         let commands = segue_fastpath::MAP_COMMANDS.iter();
         rules.insert(libc::SYS_bpf, one_of(0, commands.map(|command| command.unsigned_abs().into()))?);
     }
-    if purpose != Purpose::Opening {
-        // No memory becomes executable. A process that opens devices may need a library to look up a name.
-        let is_data = || when(&[(2, SeccompCmpOp::MaskedEq(libc::PROT_EXEC as u64), 0)]);
-        rules.insert(libc::SYS_mmap, vec![is_data()?]);
-        rules.insert(libc::SYS_mprotect, vec![is_data()?]);
-    }
+    // No memory becomes executable.
+    let is_data = || when(&[(2, SeccompCmpOp::MaskedEq(libc::PROT_EXEC as u64), 0)]);
+    rules.insert(libc::SYS_mmap, vec![is_data()?]);
+    rules.insert(libc::SYS_mprotect, vec![is_data()?]);
     // A process that aborts signals itself.
     rules.insert(libc::SYS_tgkill, one_of(0, [u64::from(std::process::id())])?);
     match purpose {
@@ -329,7 +337,8 @@ mod tests {
     #[test]
     fn a_process_that_moves_packets_has_at_most_forty_calls() {
         for maps in [false, true] {
-            let most = Allowed { ioctls: &segue_lan78xx::usb::usbfs::IOCTLS, maps, accepts: true, families: &[] };
+            let ioctls = &segue_lan78xx::usb::usbfs::IOCTLS;
+            let most = Allowed { ioctls, maps, files: true, accepts: true, families: &[] };
             let rules = rules(Purpose::Packets, &most).unwrap();
             assert!(rules.len() <= 40, "{}", rules.len());
             // Whatever it may still do with limits, it could do while it started.
@@ -339,24 +348,27 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_opens_devices_opens_files_but_starts_nothing_and_listens_nowhere() {
+    fn a_process_that_opens_devices_opens_files_at_most_and_starts_nothing_and_listens_nowhere() {
         if !sys::has_seccomp_filters() {
             return segue_lab::skip_this_test("this kernel has no seccomp filters");
         }
-        let outcome = std::thread::spawn(move || {
-            sys::no_new_privs().unwrap();
-            apply(Purpose::Opening, &Allowed { families: &[libc::AF_INET], ..Allowed::default() }).unwrap();
-            let text = std::fs::read_to_string("/proc/self/stat").is_ok();
-            let listed = std::fs::read_dir("/sys/bus").is_ok_and(|folder| folder.count() > 0);
-            let listens = std::net::TcpListener::bind("127.0.0.1:0").unwrap_err().kind();
-            let thread = std::thread::Builder::new().spawn(|| ()).is_err();
-            let written = std::fs::remove_file("/nonexistent").unwrap_err().kind();
-            (text, listed, listens, thread, written)
-        })
-        .join()
-        .unwrap();
-        let no = ErrorKind::PermissionDenied;
-        assert_eq!(outcome, (true, true, no, true, no));
+        // It opens files where its device is one.
+        for files in [true, false] {
+            let outcome = std::thread::spawn(move || {
+                sys::no_new_privs().unwrap();
+                apply(Purpose::Opening, &Allowed { files, families: &[libc::AF_INET], ..Allowed::default() }).unwrap();
+                let text = std::fs::read_to_string("/proc/self/stat").is_ok();
+                let listed = std::fs::read_dir("/sys/bus").is_ok_and(|folder| folder.count() > 0);
+                let listens = std::net::TcpListener::bind("127.0.0.1:0").unwrap_err().kind();
+                let thread = std::thread::Builder::new().spawn(|| ()).is_err();
+                let written = std::fs::remove_file("/nonexistent").unwrap_err().kind();
+                (text, listed, listens, thread, written)
+            })
+            .join()
+            .unwrap();
+            let no = ErrorKind::PermissionDenied;
+            assert_eq!(outcome, (files, files, no, true, no));
+        }
     }
 
     #[test]

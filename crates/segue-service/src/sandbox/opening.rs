@@ -75,7 +75,8 @@ pub fn confine(reach: &AccessRights<'_>, is_weak: bool) -> Result<(), String> {
         return Err("this kernel has no Landlock".to_owned());
     }
     let &AccessRights { ioctls, accepts, families, .. } = reach;
-    match filter::apply(Purpose::Opening, &Allowed { ioctls, accepts, families, maps: false }) {
+    let files = !(reach.read.is_empty() && reach.devices.is_empty());
+    match filter::apply(Purpose::Opening, &Allowed { ioctls, files, accepts, families, maps: false }) {
         Err(why) if !is_weak => Err(why),
         _ => Ok(()),
     }

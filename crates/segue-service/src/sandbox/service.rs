@@ -4,8 +4,11 @@
 
 use std::collections::BTreeMap;
 
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, sock_filter};
 use segue_host::process::{Step, filter_calls};
+
+/// Bit of the numbers of x86-64's calls for the ABI x32 (asm/unistd.h): names for the same calls, with 32-bit pointers.
+const X32: u32 = 0x4000_0000;
 
 const NEVER: &[libc::c_long] = &[
     // Other processes.
@@ -73,9 +76,66 @@ pub fn refuse_calls() -> Result<(), String> {
     filter_calls(&steps).map_err(|error| error.to_string())
 }
 
+/// Compiles the filter. A list of refused numbers alone would leave the same calls by their numbers in x32; those of
+/// another architecture end the process.
 fn program() -> Result<BpfProgram, seccompiler::BackendError> {
     let rules: BTreeMap<i64, Vec<_>> = NEVER.iter().map(|&call| (call, Vec::new())).collect();
     let refuse = SeccompAction::Errno(libc::EPERM as u32);
     let arch = TargetArch::try_from(std::env::consts::ARCH)?;
-    SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch)?.try_into()
+    let listed: BpfProgram = SeccompFilter::new(rules, SeccompAction::Allow, refuse.clone(), arch)?.try_into()?;
+    let step = |code: u32, jf: u8, k: u32| sock_filter { code: code as u16, jt: 0, jf, k };
+    // The number is the first field of seccomp_data.
+    let first = [
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K, 1, X32),
+        step(libc::BPF_RET | libc::BPF_K, 0, refuse.into()),
+    ];
+    Ok(first.into_iter().chain(listed).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AUDIT_ARCH_I386: u32 = 0x4000_0003;
+    const HERE: u32 = if cfg!(target_arch = "x86_64") { 0xc000_003e } else { 0xc000_00b7 };
+
+    /// Returns what a filter answers to a system call: runs its loads, comparisons, jumps and returns (linux/filter.h).
+    fn answer(program: &[sock_filter], number: u32, arch: u32) -> u32 {
+        let (mut at, mut loaded) = (0, 0);
+        loop {
+            let step = &program[at];
+            let jump = |is_met: bool| usize::from(if is_met { step.jt } else { step.jf });
+            at += 1;
+            match u32::from(step.code) {
+                code if code == libc::BPF_LD | libc::BPF_W | libc::BPF_ABS => {
+                    loaded = [number, arch][step.k as usize / 4]
+                }
+                code if code == libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K => at += jump(loaded == step.k),
+                code if code == libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K => at += jump(loaded >= step.k),
+                code if code == libc::BPF_JMP | libc::BPF_JA => at += step.k as usize,
+                code if code == libc::BPF_RET | libc::BPF_K => return step.k,
+                code => panic!("instruction {code:#x}"),
+            }
+        }
+    }
+
+    #[test]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    fn what_a_service_never_needs_is_refused_by_its_number_in_each_abi() {
+        let program = program().unwrap();
+        let refused = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+        for &call in NEVER {
+            let call = u32::try_from(call).unwrap();
+            assert_eq!(answer(&program, call, HERE), refused, "{call}");
+            assert_eq!(answer(&program, call | X32, HERE), refused, "{call} in x32");
+            assert_eq!(answer(&program, call, AUDIT_ARCH_I386), libc::SECCOMP_RET_KILL_PROCESS, "{call}");
+        }
+        let usual = libc::SYS_read as u32;
+        assert_eq!(answer(&program, usual, HERE), libc::SECCOMP_RET_ALLOW);
+        // The numbers of x32 from 512 on are those of calls whose structures differ.
+        for number in [usual | X32, X32 | 520, u32::MAX] {
+            assert_eq!(answer(&program, number, HERE), refused, "{number:#x}");
+        }
+    }
 }

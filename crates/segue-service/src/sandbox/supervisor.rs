@@ -57,7 +57,7 @@ pub(super) fn run(
         Ok(again) => std::mem::forget(std::mem::replace(signals, again)),
         Err(error) => end(&Error::system("cannot read signals", &error, "segue doctor").why("in the supervisor")),
     }
-    let mut watch = Watch::new(life.heartbeat.clone(), life.limits, child);
+    let mut watch = Watch::new(life.vitals.heartbeat.clone(), life.limits, child);
     let mut helpers: Vec<Watched<'_>> = life.helpers.iter().map(Watched::new).collect();
     if let Err(error) = confine(socket, life) {
         end(&error);
@@ -65,6 +65,7 @@ pub(super) fn run(
     let (mut is_stopping, mut now, mut looked, mut told) = (false, false, Instant::now(), [None; 2]);
     let mut tick = TICK;
     loop {
+        life.vitals.grant_to_supervisor();
         // The child may have ended before SIGCHLD could be read, and a signal may come without it.
         loop {
             match change(child) {

@@ -14,3 +14,4 @@ pub mod service;
 pub mod spec;
 mod tables;
 pub mod upgrade;
+mod watch;

@@ -19,7 +19,8 @@ use super::lookup::Lookup;
 use super::notify::Notify;
 use super::placeholder::{self, Placeholder};
 use super::said::Said;
-use super::spec::InstanceSpec;
+use super::spec::{InstanceSpec, Kind as InstanceKind};
+use super::watch::{Watch, stalled};
 use crate::control_server::take_name;
 use crate::fault;
 use crate::handover::{Line, Ports, Record};
@@ -124,6 +125,7 @@ struct Process {
     is_wrong: bool,
     /// Time at which the process ended while another process of the instance still had its output open.
     died: Option<Instant>,
+    watch: Watch,
 }
 
 /// The progress of a process, by its events.
@@ -297,7 +299,9 @@ impl Instance {
 
     /// Returns the time at which this instance needs attention without an event, if there is one.
     pub(super) fn attention(&self) -> Option<Instant> {
-        self.due().into_iter().chain(self.unread_until()).min()
+        let watch =
+            self.process.as_ref().filter(|process| process.is_watched(&self.spec)).map(|process| &process.watch);
+        self.due().into_iter().chain(self.unread_until()).chain(watch.map(Watch::due)).min()
     }
 
     /// Returns the time of the next check of this instance, if its state requires one.
@@ -307,7 +311,8 @@ impl Instance {
         process.died.map(|died| died + GRACE).or(starts)
     }
 
-    /// Sends SIGCONT to a stopped process, and kills the remaining processes of one that ended or never came up.
+    /// Sends SIGCONT to a stopped process, and kills one that makes no progress, or never came up, and the remaining
+    /// processes of one that ended.
     pub(super) fn tend(&mut self) {
         let is_due = self.due().is_some_and(|due| due <= Instant::now());
         let Some(process) = &mut self.process else { return };
@@ -317,6 +322,12 @@ impl Instance {
         }
         if process.died.is_none() && process.child.has_ended() {
             process.died = Some(Instant::now());
+        }
+        if process.is_watched(&self.spec)
+            && let Some(how) = process.watch.check(pid)
+        {
+            process.failure.get_or_insert(stalled(&self.spec.name, how));
+            process.kill();
         }
         if is_due {
             if process.died.is_none() && process.failure.is_none() {
@@ -581,6 +592,7 @@ impl Process {
             failure: None,
             is_wrong: false,
             died: None,
+            watch: Watch::new(),
         }
     }
 
@@ -593,11 +605,20 @@ impl Process {
         read.iter_mut().zip(more).for_each(|(read, more)| *read += more);
     }
 
+    /// Returns whether the process is a supervisor that has nothing to do but to wait.
+    fn is_watched(&self, spec: &InstanceSpec) -> bool {
+        let is_supervisor = spec.kind != InstanceKind::Metrics;
+        is_supervisor && self.died.is_none() && matches!(self.state, State::IsUp | State::IsDown(_))
+    }
+
     /// Kills all processes of the instance: they are a group.
     fn kill(&mut self) {
-        let _ = process::kill_group(self.child.id(), libc::SIGKILL);
+        let pid = self.child.id();
         if !self.child.has_ended() {
-            let _ = sys::kill(self.child.id(), libc::SIGKILL);
+            let _ = (process::kill_group(pid, libc::SIGKILL), sys::kill(pid, libc::SIGKILL));
+        } else if !process::wait_for_group(pid, Duration::ZERO) {
+            // An empty group leaves its number, which may be that of another one by now.
+            let _ = process::kill_group(pid, libc::SIGKILL);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use serde::Deserialize;
 
 use super::*;
-use crate::supervise::spec::{InstancePlan, Kind as InstanceKind};
+use crate::supervise::spec::InstancePlan;
 
 /// Returns an instance whose process is a shell with this script.
 fn instance(script: &str) -> Instance {
