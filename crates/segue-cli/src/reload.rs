@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use segue_control::error::{Error, Kind};
-use segue_control::protocol::Refused;
+use segue_control::protocol::{Refused, Reloaded};
 use segue_control::services::{self, NotReloaded};
 use segue_host::sys;
 use serde_json::json;
@@ -29,15 +29,24 @@ pub(crate) fn run(args: &Reload, out: &Out) -> Result<(), Error> {
             let mut document = json!(done);
             document["schema"] = json!(SCHEMA);
             out.value(&document);
-            Ok(())
+            complete(&done)
         }
         Ok(done) => {
             out.note(&done.text());
-            Ok(())
+            complete(&done)
         }
         Err(NotReloaded::Failed(error)) => Err(*error),
         Err(NotReloaded::Refused(refused)) => Err(shown(&refused, "the reload was refused", out)),
     }
+}
+
+/// Fails where a part of the changed file is not in force.
+fn complete(done: &Reloaded) -> Result<(), Error> {
+    if done.failed.is_empty() {
+        return Ok(());
+    }
+    let what = format!("knobs of {} still as before", done.failed.join(" "));
+    Err(Error::new(Kind::System, what, "segue reload, and the messages of the service").why("they could not be set"))
 }
 
 /// Prints the reason of a service's refusal, and returns an error that is not printed again.

@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use segue_host::{peer, process, sys};
+use segue_host::sys::{self, Pid};
+use segue_host::{peer, process};
 
 use crate::error::{Error, Kind, printable};
 use crate::exchange::{talk, talk_to_all};
@@ -159,28 +160,25 @@ pub fn stop(name: &str, longest: Duration) -> Result<(), Error> {
         )
         .why("one process has all tunnels of a port"));
     }
-    let path = running(name);
-    let pid = path.as_ref().map(|path| sys::connect_path(path).and_then(|stream| peer::pid(&stream)));
-    let failed = |error: &io::Error| {
-        Error::system(format!("cannot stop {}", printable(name)), error, format!("sudo segue stop {}", printable(name)))
-            .why("only its owner and root may")
+    let failed = |error: io::Error| {
+        Error::system(
+            format!("cannot stop {}", printable(name)),
+            &error,
+            format!("sudo segue stop {}", printable(name)),
+        )
+        .why("only its owner and root may")
     };
-    let ends = match pid {
-        Some(Ok(pid)) if pid > 0 => {
-            let ends = process::watch_end(pid).map_err(|error| failed(&error))?;
-            sys::kill(pid, libc::SIGTERM).map_err(|error| failed(&error))?;
-            ends
-        }
-        Some(Err(error)) => return Err(failed(&error)),
-        _ => {
-            return Err(Error::new(
-                Kind::System,
-                format!("cannot find the process of {}", printable(name)),
-                "segue stat -d",
-            )
-            .why("it runs in another process namespace"));
-        }
+    let find = |path: PathBuf| supervisor(&path).map_err(|error| failure(name, &path, &error));
+    let found = running(name).map(find).transpose()?;
+    let Some((pid, ends)) = found.flatten() else {
+        return Err(Error::new(
+            Kind::System,
+            format!("cannot find the process of {}", printable(name)),
+            "segue stat -d",
+        )
+        .why("it runs in another process namespace"));
     };
+    sys::kill(pid, libc::SIGTERM).map_err(failed)?;
     let begin = Instant::now();
     loop {
         let left = longest.saturating_sub(begin.elapsed());
@@ -197,6 +195,36 @@ pub fn stop(name: &str, longest: Duration) -> Result<(), Error> {
             .why("it got SIGTERM"));
         }
     }
+}
+
+/// Returns the process that supervises the instance with the control socket `path`, and a descriptor that is readable
+/// once that process has ended; `None` where it cannot be seen from this process namespace. It is the parent of the
+/// process that answers. The process that listens may be another one: a service manager passes its sockets on.
+fn supervisor(path: &Path) -> io::Result<Option<(Pid, OwnedFd)>> {
+    let stream = sys::connect_path(path)?;
+    let request = format!("{}\n", Request::Get(Topic::Knobs).line());
+    let answers = peer::answering_pid(&stream, request.as_bytes(), ANSWER_TIME)?;
+    if answers <= 0 {
+        return Ok(None);
+    }
+    let (program, parent) = program_and_parent(answers)?;
+    let ends = process::watch_end(parent)?;
+    // If the supervisor has ended in the meantime, its child has another parent: one with another program.
+    if program_and_parent(answers)?.1 != parent || program_and_parent(parent)?.0 != program {
+        return Err(io::Error::from_raw_os_error(libc::ECONNRESET));
+    }
+    Ok(Some((parent, ends)))
+}
+
+/// Returns the name of a process's program, and the id of its parent (proc_pid_stat(5)).
+fn program_and_parent(pid: Pid) -> io::Result<(String, Pid)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
+    // A process that has ended has no file.
+    let stat = stat.map_err(|_| io::Error::from_raw_os_error(libc::ECONNRESET))?;
+    // The name is in brackets and may contain some; the state is behind it.
+    let fields = stat.split_once('(').and_then(|(_, rest)| rest.rsplit_once(')'));
+    let read = fields.and_then(|(name, rest)| Some((name.to_owned(), rest.split_whitespace().nth(1)?.parse().ok()?)));
+    read.ok_or(io::ErrorKind::InvalidData.into())
 }
 
 /// Sets knobs of the instance `name`, all of them or none, and returns the changes in the order in which they were

@@ -39,8 +39,8 @@ pub enum Request {
 /// A fault that a test asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
-    /// Name of the thread to fail: `packets`, `worker1` and so on, `control`, `signals`, `routes`, `health`, `fastpath`
-    /// or `interface`.
+    /// Name of the thread to fail: `packets`, `worker1` and so on, `control`, `signals`, `routes`, `health`,
+    /// `fastpath`, `interface`, or `supervisor` for the process that supervises them.
     pub thread: String,
     /// Kind of the injected fault: `panic`, `loop`, `hang`, `memory`, `fail`, or `none`.
     pub kind: String,
@@ -149,6 +149,8 @@ pub struct Reloaded {
     pub absent: Vec<AbsentInstance>,
     /// Names of remotes for which the resolver has no address now; tunnels keep the one that they have.
     pub unanswered: Vec<UnansweredName>,
+    /// Instances whose changed knobs are not set, or not all of them: the next reload sets them.
+    pub failed: Vec<String>,
 }
 
 /// The name of a remote that keeps its address, because the resolver has none.
@@ -201,14 +203,15 @@ impl Reloaded {
         let kept = |name: &UnansweredName| format!(", {} keeps {} ({})", name.name, name.address, name.reason);
         let unanswered: String = self.unanswered.iter().map(kept).collect();
         format!(
-            "reloaded {}: {} unchanged{}{}{inner}{}{}{}{absent}{unanswered}",
+            "reloaded {}: {} unchanged{}{}{inner}{}{}{}{absent}{unanswered}{}",
             self.file,
             self.unchanged.len(),
             list("knobs set", &self.knobs),
             list("handed over", &self.handed_over),
             list("restarted", &self.restarted),
             list("started", &self.started),
-            list("stopped", &self.stopped)
+            list("stopped", &self.stopped),
+            list("failed to set the knobs of", &self.failed)
         )
     }
 }

@@ -166,16 +166,26 @@ pub(crate) fn forget_next(name: &str) {
     }
 }
 
+/// Removes the socket that a successor of the instance with the socket `path` has left, and returns its path. No client
+/// connects there, and while an instance starts, it has no successor.
+fn clear_next(path: &Path) -> io::Result<PathBuf> {
+    let made = next(path);
+    match fs::remove_file(&made) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(made),
+    }
+}
+
 impl Bound {
     /// Opens the socket of the instance `name`, or takes it over from the service manager. A stale socket is replaced;
-    /// one that answers is a failure, unless it is the parent that answers for an instance that did not start before:
-    /// it has the name until it calls `take_name`.
+    /// one that answers is a failure, unless the instance is one of `segue run` (`is_managed`), and it is that parent
+    /// that answers for an instance that did not start before: it has the name until it calls `take_name`.
     ///
     /// The process must have one thread, since the file mode mask is changed for a moment.
-    pub fn new(name: &str, naming: &str) -> Result<Bound, Error> {
+    pub fn new(name: &str, naming: &str, is_managed: bool) -> Result<Bound, Error> {
         match passed(CONTROL) {
             Some(socket) => Bound::adopt(socket, |file| file.strip_suffix(INSTANCE) == Some(name), name, INSTANCE),
-            None if is_of_parent(&path_in(&directory()?, name)) => Bound::next(name),
+            None if is_managed && is_of_parent(&path_in(&directory()?, name)) => Bound::next(name),
             None => Bound::in_directory(&directory()?, name, naming),
         }
     }
@@ -185,13 +195,7 @@ impl Bound {
     /// The process must have one thread, as for [`Bound::new`].
     pub fn next(name: &str) -> Result<Bound, Error> {
         let path = path_in(&directory()?, name);
-        let made = next(&path);
-        // No client connects to this path, so an existing file is left from a successor that never took over.
-        let cleared = match fs::remove_file(&made) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        };
-        cleared.and_then(|()| Bound::at(&made, path.clone())).map_err(|error| refused(&path, &error))
+        clear_next(&path).and_then(|made| Bound::at(&made, path.clone())).map_err(|error| refused(&path, &error))
     }
 
     /// Opens the socket of a service, under `name`, or `name-2` and so on if another service has that name.
@@ -249,7 +253,11 @@ impl Bound {
     }
 
     fn in_directory(directory: &Path, name: &str, naming: &str) -> Result<Bound, Error> {
-        Bound::at_path(directory, path_in(directory, name), |path| already_running(name, path, naming))
+        let path = path_in(directory, name);
+        let bound = Bound::at_path(directory, path.clone(), |path| already_running(name, path, naming))?;
+        // A file that is left there would get the name once this instance is up.
+        clear_next(&path).map_err(|error| refused(&path, &error))?;
+        Ok(bound)
     }
 
     fn at_path(directory: &Path, path: PathBuf, busy: impl Fn(&Path) -> Error) -> Result<Bound, Error> {
@@ -480,171 +488,4 @@ impl Service {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::{BufRead, BufReader, Write};
-    use std::sync::mpsc;
-
-    use segue_control::protocol::REQUEST_LEN;
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    /// Knob control whose only knob refuses every value.
-    struct None;
-
-    impl KnobControl for None {
-        fn list(&self) -> Vec<Knob> {
-            Vec::new()
-        }
-
-        fn set(&self, assignments: &[(String, String)]) -> Result<Vec<Change>, Error> {
-            Err(Error::new(Kind::UnknownWord, format!("no {}", assignments[0].0), "none"))
-        }
-    }
-
-    struct Directory(PathBuf);
-
-    impl Directory {
-        fn new(name: &str) -> Directory {
-            let path = std::env::temp_dir().join(format!("segue-server-{name}-{}", std::process::id()));
-            let _ = fs::remove_dir_all(&path);
-            fs::create_dir_all(&path).unwrap();
-            Directory(path)
-        }
-
-        fn serve(&self) -> (Server, PathBuf) {
-            let bound = Bound::in_directory(&self.0, "sg0", "--name NAME").unwrap();
-            let path = bound.file().path.clone();
-            let server = bound
-                .serve(Vec::new(), || Instance { name: "sg0".into(), pid: 7, ..Instance::default() }, None)
-                .unwrap();
-            (server, path)
-        }
-    }
-
-    impl Drop for Directory {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
-
-    fn request(path: &Path, request: &[u8]) -> Value {
-        let mut stream = UnixStream::connect(path).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-        stream.write_all(request).unwrap();
-        let mut line = String::new();
-        BufReader::new(stream).read_line(&mut line).unwrap();
-        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line:?}: {error}"))
-    }
-
-    #[test]
-    fn an_instance_that_ends_late_leaves_the_socket_of_the_next_one() {
-        let directory = Directory::new("late");
-        let (late, path) = directory.serve();
-        // The next instance of the name does the same with a stale socket.
-        fs::remove_file(&path).unwrap();
-        let (next, same) = directory.serve();
-        assert_eq!(path, same);
-        late.stop();
-        assert_eq!(request(&path, b"{\"get\":\"stat\"}\n")["instance"]["pid"], 7);
-        next.stop();
-        assert!(!path.exists());
-    }
-
-    #[test]
-    fn one_request_gets_one_answer_and_garbage_an_error() {
-        let directory = Directory::new("answers");
-        let (server, path) = directory.serve();
-        assert_eq!(request(&path, b"{\"get\":\"stat\"}\n")["instance"]["pid"], 7);
-        for garbage in [&b"\n"[..], b"{\n", b"[]\n", b"{\"get\":\"else\"}\n", b"\xff\xfe\n"] {
-            assert_eq!(request(&path, garbage)["error"]["kind"], "usage", "{garbage:?}");
-        }
-        assert_eq!(request(&path, b"{\"get\":\"knobs\"}\n")["knobs"], json!([]));
-        assert_eq!(request(&path, b"{\"set\":[[\"a\",\"1\"]]}\n")["error"]["message"], "no a");
-        assert_eq!(request(&path, b"{\"set\":[[\"a\"]]}\n")["error"]["kind"], "usage");
-        let long = vec![b'x'; REQUEST_LEN + 1];
-        assert_eq!(request(&path, &long)["error"]["message"], "the request is too long");
-        assert_eq!(request(&path, b"{\"get\":\"peers\"}\n")["peers"], Value::Null);
-        let mut table = b"{\"peers\":{\"sync\":{\"peers\":[]}}}".to_vec();
-        table.resize(20 * REQUEST_LEN, b' ');
-        table.push(b'\n');
-        assert_eq!(request(&path, &table)["error"]["message"], "this instance has no peer table", "longer than others");
-        server.stop();
-        assert!(!path.exists());
-    }
-
-    #[test]
-    fn silent_clients_hold_up_neither_others_nor_the_end() {
-        let directory = Directory::new("silent");
-        let (server, path) = directory.serve();
-        let silent: Vec<UnixStream> = (0..CLIENTS + 8).map(|_| UnixStream::connect(&path).unwrap()).collect();
-        let start = Instant::now();
-        assert_eq!(request(&path, b"{\"get\":\"stat\"}\n")["instance"]["name"], "sg0");
-        assert!(start.elapsed() < CLIENT_TIME * 3, "{:?}", start.elapsed());
-        let end = Instant::now();
-        server.stop();
-        assert!(end.elapsed() < Duration::from_secs(1));
-        drop(silent);
-    }
-
-    #[test]
-    fn a_live_socket_refuses_a_second_instance_and_a_dead_one_is_replaced() {
-        let directory = Directory::new("stale");
-        let (server, path) = directory.serve();
-        let refused = Bound::in_directory(&directory.0, "sg0", "--name NAME").unwrap_err();
-        assert_eq!((refused.kind, refused.message.as_str()), (Kind::InUse, "sg0 is already running"));
-        server.stop();
-        drop(UnixListener::bind(&path).unwrap());
-        assert!(path.exists(), "a listener leaves its file behind");
-        Bound::in_directory(&directory.0, "sg0", "--name NAME").unwrap();
-    }
-
-    #[test]
-    fn an_instance_whose_queue_is_full_has_its_name() {
-        let directory = Directory::new("full");
-        let path = path_in(&directory.0, "sg0");
-        let _listener = UnixListener::bind(&path).unwrap();
-        // Connections whose client is gone stay in the queue.
-        while sys::connect_path(&path).is_ok() {}
-        let (answers, answer) = mpsc::channel();
-        let folder = directory.0.clone();
-        thread::spawn(move || {
-            let is_of_parent = is_of_parent(&path);
-            answers.send((is_of_parent, Bound::in_directory(&folder, "sg0", "--name NAME").unwrap_err().kind))
-        });
-        assert_eq!(answer.recv_timeout(Duration::from_secs(60)), Ok((false, Kind::InUse)));
-    }
-
-    #[test]
-    fn only_the_owner_may_open_the_socket() {
-        let directory = Directory::new("mode");
-        let bound = Bound::in_directory(&directory.0, "sg0", "--name NAME").unwrap();
-        let mode = fs::metadata(&bound.file().path).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o600);
-    }
-
-    #[test]
-    fn a_flood_of_connections_to_a_claim_socket_is_limited_and_delays_no_client() {
-        use std::os::linux::net::SocketAddrExt;
-        use std::os::unix::net::SocketAddr;
-        let directory = Directory::new("claim");
-        let name = format!("segue-claim-{}", std::process::id());
-        let claim = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
-        claim.set_nonblocking(true).unwrap();
-        let connects = || sys::connect_abstract(name.as_bytes()).is_ok();
-        while connects() {}
-        let bound = Bound::in_directory(&directory.0, "sg0", "--name NAME").unwrap();
-        let path = bound.file().path.clone();
-        let server = bound.serve(vec![claim], Instance::default, None).unwrap();
-        let start = Instant::now();
-        let mut visitors = 0;
-        while start.elapsed() < Duration::from_millis(500) {
-            visitors += usize::from(connects());
-        }
-        // One more batch may fall into the interval at each end.
-        let most = VISITORS * (start.elapsed().as_millis() / CLAIM_PAUSE.as_millis() + 2) as usize;
-        assert!((1..=most).contains(&visitors), "{visitors} of {most}");
-        assert!(request(&path, b"{\"get\":\"stat\"}\n")["instance"].is_object());
-        server.stop();
-    }
-}
+mod tests;

@@ -34,6 +34,8 @@ pub(crate) struct Monitored {
     pub(crate) overhead: u32,
     /// The name of the underlay's link at the start.
     pub(crate) underlay: String,
+    /// The index of the underlay's link where the remotes are the peers of a table, so that no route tells it.
+    pub(crate) link: Option<u32>,
     /// The MTU of the path at the start, bytes.
     pub(crate) path_mtu: u32,
     /// Whether the daemon passes datagrams to the kernel in trains, which needs the link's checksum offload.

@@ -1,5 +1,6 @@
 //! The judgement of one tunnel: its problems, the likeliest cause first, each with a command as remedy.
 
+use std::fmt::Display;
 use std::net::IpAddr;
 use std::time::Instant;
 
@@ -51,6 +52,11 @@ fn interface(monitored: &Monitored, evidence: &Evidence) -> Option<Complaint> {
 /// Returns the problems of the paths to the remotes: link, local address, route, neighbour.
 fn path_problems(monitored: &Monitored, evidence: &Evidence) -> Vec<Complaint> {
     let view = &evidence.view;
+    let of_table = monitored.link.and_then(|index| view.links.get(&index));
+    if let Some(link) = of_table {
+        let trouble = link_trouble(link, "its peers").or_else(|| address_trouble(monitored, evidence));
+        return trouble.into_iter().collect();
+    }
     let mut found: Vec<Complaint> = Vec::new();
     for remote in &monitored.remotes {
         let Some((last, has_route)) = view.paths.get(remote) else { continue };
@@ -76,18 +82,19 @@ fn path_problems(monitored: &Monitored, evidence: &Evidence) -> Vec<Complaint> {
     found
 }
 
-fn link_trouble(link: &LinkView, remote: IpAddr) -> Option<Complaint> {
+/// Returns the problem of a link that carries the packets to what is called `to`.
+fn link_trouble(link: &LinkView, to: impl Display) -> Option<Complaint> {
     let name = &link.name;
     if link.is_gone {
-        let why = format!("packets to {remote} left by it");
+        let why = format!("packets to {to} left by it");
         return Some(complaint("link_gone", format!("{name} is gone"), why, "ip -br link".to_owned()));
     }
     if !link.is_up {
-        let why = format!("packets to {remote} leave by it");
+        let why = format!("packets to {to} leave by it");
         return Some(complaint("link_down", format!("{name} is down"), why, format!("sudo ip link set dev {name} up")));
     }
     (!link.has_carrier).then(|| {
-        let why = format!("packets to {remote} leave by it: its cable, or the port at the other end, is down");
+        let why = format!("packets to {to} leave by it: its cable, or the port at the other end, is down");
         complaint("no_carrier", format!("{name} has no carrier"), why, format!("ip -br link show dev {name}"))
     })
 }
@@ -342,6 +349,7 @@ fn ago(at: Instant, now: Instant) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
     use std::time::Duration;
 
     use super::super::evidence::{PathState, View};
@@ -364,6 +372,7 @@ mod tests {
             mtu: 1464,
             overhead: 36,
             underlay: "e0".into(),
+            link: None,
             path_mtu: 1500,
             sends_trains: true,
             joins: true,
@@ -439,6 +448,32 @@ mod tests {
             (link.tso, link.gso) = (Some(false), Some(false));
         };
         assert_eq!(judged(tso), one("offload_off", "sudo ethtool -K sg0 tso on gso on"));
+    }
+
+    #[test]
+    fn a_tunnel_with_a_peer_table_has_the_problems_of_its_interface_its_link_and_its_address() {
+        let table = Monitored { remotes: Vec::new(), link: Some(2), ..monitored() };
+        let judged = |change: fn(&mut View)| {
+            let mut evidence = Evidence { view: View { paths: HashMap::new(), ..view() }, ..Evidence::default() };
+            change(&mut evidence.view);
+            let found = judge(&table, &Flow::default(), &evidence, Instant::now());
+            found.into_iter().map(|found| (found.code, found.what, found.why.unwrap())).collect::<Vec<_>>()
+        };
+        assert_eq!(judged(|_| ()), []);
+        let is_one = |found: &[(String, String, String)], words: [&str; 3]| match found {
+            [(code, what, why)] => code == words[0] && what.contains(words[1]) && why.contains(words[2]),
+            _ => false,
+        };
+        let found = judged(|view| view.links.get_mut(&9).unwrap().is_up = false);
+        assert!(is_one(&found, ["interface_down", "sg0", "own interface"]), "{found:?}");
+        let found = judged(|view| view.links.get_mut(&2).unwrap().is_up = false);
+        assert!(is_one(&found, ["link_down", "e0", "packets to its peers"]), "{found:?}");
+        let found = judged(|view| view.links.get_mut(&2).unwrap().is_gone = true);
+        assert!(is_one(&found, ["link_gone", "e0", "packets to its peers"]), "{found:?}");
+        let found = judged(|view| view.links.get_mut(&2).unwrap().has_carrier = false);
+        assert!(is_one(&found, ["no_carrier", "e0", "cable"]), "{found:?}");
+        let found = judged(|view| view.locals.get_mut(&LOCAL.parse().unwrap()).unwrap().1 = false);
+        assert!(is_one(&found, ["address_gone", LOCAL, "listens on it"]), "{found:?}");
     }
 
     #[test]

@@ -69,9 +69,9 @@ impl Underlay {
             .iter()
             .flat_map(|monitored| monitored.remotes.iter().map(|remote| (*remote, monitored.local, monitored.zone)))
             .collect();
-        let mut links = BTreeSet::new();
+        let mut links: BTreeSet<u32> = monitored.iter().filter_map(|monitored| monitored.link).collect();
         for (remote, local, zone) in pairs {
-            let found = self.path(remote, local, zone);
+            let found = self.path(remote, local, zone)?;
             let (path, has_route) = view.paths.entry(remote).or_insert((None, true));
             *has_route = found.is_some();
             // Without a route the last one tells which link and which router are missed.
@@ -79,7 +79,7 @@ impl Underlay {
             links.extend(path.map(|path| path.link));
         }
         for index in links {
-            let mut link = self.link(index);
+            let mut link = self.link(index)?;
             if let (Some(link), Some(last)) = (&mut link, view.links.get(&index)) {
                 link.had_tso |= last.had_tso;
                 link.had_gro |= last.had_gro;
@@ -89,34 +89,25 @@ impl Underlay {
             view.links.insert(index, link.unwrap_or(gone));
         }
         let of_tunnels = monitored.iter().map(|monitored| monitored.index).filter(|index| *index != 0);
-        for index in of_tunnels.filter(|index| changed.links.is_none_or(|links| links.contains(index))) {
-            match self.link(index) {
-                Some(link) => {
-                    view.links.insert(index, link);
-                }
-                // An interface that was moved to another network namespace is not seen from here.
-                None => {
-                    view.links.remove(&index);
-                }
-            }
-        }
-        Ok(())
+        let changed = of_tunnels.filter(|index| changed.links.is_none_or(|links| links.contains(index)));
+        note_own_links(changed, |index| self.link(index), view)
     }
 
     /// Returns the path to `remote`, if the kernel has a route.
-    fn path(&mut self, remote: IpAddr, local: IpAddr, zone: Option<u32>) -> Option<PathState> {
-        let route = self.netlink.route_on(remote, Some(local), zone).ok()?;
+    fn path(&mut self, remote: IpAddr, local: IpAddr, zone: Option<u32>) -> io::Result<Option<PathState>> {
+        let Some(route) = answered(self.netlink.route_on(remote, Some(local), zone))? else { return Ok(None) };
         let next = route.gateway.unwrap_or(remote);
         let has_failed = self.netlink.has_failed(route.link, next).unwrap_or(false);
-        Some(PathState { link: route.link, gateway: route.gateway, mtu: route.mtu, has_failed })
+        Ok(Some(PathState { link: route.link, gateway: route.gateway, mtu: route.mtu, has_failed }))
     }
 
-    fn link(&mut self, index: u32) -> Option<LinkView> {
-        let link = self.netlink.link(index).ok()?;
+    /// Returns the state of a link, if the kernel has it.
+    fn link(&mut self, index: u32) -> io::Result<Option<LinkView>> {
+        let Some(link) = answered(self.netlink.link(index))? else { return Ok(None) };
         let socket = self.socket.as_fd();
         let tso = switched(socket, &link.name, GTSO, TSO);
         let gro = switched(socket, &link.name, GGRO, GRO);
-        Some(LinkView {
+        Ok(Some(LinkView {
             is_gone: false,
             is_up: link.up,
             has_carrier: link.has_carrier,
@@ -128,7 +119,39 @@ impl Underlay {
             had_tso: tso == Some(true),
             had_gro: gro == Some(true),
             name: link.name,
-        })
+        }))
+    }
+}
+
+/// Reads the state of the tunnels' own interfaces `indexes` again.
+fn note_own_links(
+    indexes: impl Iterator<Item = u32>,
+    mut read: impl FnMut(u32) -> io::Result<Option<LinkView>>,
+    view: &mut View,
+) -> io::Result<()> {
+    for index in indexes {
+        match read(index)? {
+            Some(link) => {
+                view.links.insert(index, link);
+            }
+            // An interface that was moved to another network namespace is not seen from here.
+            None => {
+                view.links.remove(&index);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns the kernel's answer to a request; `None` for its answer that it does not have what was asked for, such as a
+/// route, for which it has many errors. The others are those of a request that fails for a moment.
+fn answered<T>(answer: io::Result<T>) -> io::Result<Option<T>> {
+    let is_passing = |error: &io::Error| {
+        matches!(error.raw_os_error(), None | Some(libc::ENOBUFS | libc::ENOMEM | libc::EINTR | libc::EAGAIN))
+    };
+    match answer {
+        Err(error) if is_passing(&error) => Err(error),
+        answer => Ok(answer.ok()),
     }
 }
 
@@ -144,4 +167,35 @@ pub(crate) fn has_tx_csum(link: &str) -> Option<bool> {
 fn switched(socket: BorrowedFd<'_>, link: &str, command: u32, names: &[&str]) -> Option<bool> {
     let on = sys::ethtool_flag(socket, link, command).ok()?;
     (on || sys::ethtool_was_switched_off(socket, link, names).unwrap_or(true)).then_some(on)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interface_that_cannot_be_read_for_a_moment_stays_known_and_one_that_is_gone_does_not() {
+        let down = LinkView { name: "sg0".to_owned(), ..LinkView::default() };
+        let mut view = View { links: [(9, down.clone())].into(), ..View::default() };
+        let mut look = |answer: io::Result<LinkView>| {
+            let mut answer = Some(answer);
+            let read = note_own_links([9].into_iter(), |_| answered(answer.take().unwrap()), &mut view);
+            (read.map_err(|error| error.raw_os_error()), view.links.get(&9).cloned())
+        };
+        let error = |number: i32| Err(io::Error::from_raw_os_error(number));
+        assert_eq!(look(error(libc::ENOBUFS)), (Err(Some(libc::ENOBUFS)), Some(down.clone())), "it is read again");
+        let up = LinkView { is_up: true, ..down };
+        assert_eq!(look(Ok(up.clone())), (Ok(()), Some(up)));
+        assert_eq!(look(error(libc::ENODEV)), (Ok(()), None));
+    }
+
+    #[test]
+    fn an_answer_of_the_kernel_that_there_is_no_route_is_no_failure() {
+        // A prohibition, a blackhole or an address that is gone, and no route.
+        for number in [libc::EACCES, libc::EINVAL, libc::ENETUNREACH, libc::EHOSTUNREACH] {
+            let answer: io::Result<()> = Err(io::Error::from_raw_os_error(number));
+            assert_eq!(answered(answer).unwrap(), None);
+        }
+        assert!(answered(Err::<(), _>(io::ErrorKind::InvalidData.into())).is_err());
+    }
 }

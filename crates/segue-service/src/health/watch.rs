@@ -125,7 +125,9 @@ impl Sources {
         vitals: Vitals,
         out: &Arc<dyn Report>,
     ) -> io::Result<Health> {
-        let tunnels = self.monitored.iter().map(|monitored| (monitored.name.clone(), tunnel(monitored))).collect();
+        // What is shown of a tunnel is its one remote's; that of a tunnel with a table is in the table.
+        let shown = self.monitored.iter().filter(|monitored| monitored.link.is_none());
+        let tunnels = shown.map(|monitored| (monitored.name.clone(), tunnel(monitored))).collect();
         let published = Arc::new(Mutex::new(Published { tunnels, ..Published::default() }));
         let places = places(&self.monitored, &boards);
         let health = Health(Arc::clone(&published));
@@ -495,6 +497,7 @@ mod tests {
             mtu: 1464,
             overhead: 36,
             underlay: "e0".to_owned(),
+            link: None,
             path_mtu: 1500,
             sends_trains: false,
             joins: false,

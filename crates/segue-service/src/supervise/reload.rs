@@ -4,6 +4,7 @@
 //! are the same, a new process takes over their interfaces and the port's sockets ([`crate::handover`]), first with
 //! those alone, then with the others beside them, so that an interface that changed is gone before it is made again.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use segue_control::error::{Error, Kind, together};
@@ -27,6 +28,9 @@ const PARTING: Duration = Duration::from_secs(3);
 
 /// Knob names with their values.
 type Assignments = Vec<(String, String)>;
+
+/// Number of knobs that are set by one request, which is then far shorter than a request may be.
+const TOGETHER: usize = 64;
 
 /// Longest wait of a reload for the resolver: the other tunnels should not wait for one silent name.
 const LOOKUP: Duration = Duration::from_secs(1);
@@ -211,9 +215,14 @@ impl Service {
         }
         let wrong = [tables::restore(&tables), tables::load(kept.iter())].concat();
         wrong.iter().for_each(|error| self.complain(error));
+        outcome.failed = self.set_all(&assignments_of);
+        outcome.knobs.retain(|name| !outcome.failed.contains(name));
         for spec in kept {
             if let Some(instance) = self.instances.iter_mut().find(|instance| instance.spec.name == spec.name) {
-                instance.spec = spec;
+                let before = std::mem::replace(&mut instance.spec, spec);
+                if outcome.failed.contains(&before.name) {
+                    instance.spec.assignments = before.assignments;
+                }
                 let reason = instance.spec.unresolved.as_ref().map(|unresolved| (*unresolved.error).clone());
                 reason.iter().for_each(|reason| instance.explain(reason));
             }
@@ -227,12 +236,6 @@ impl Service {
             self.instances.push(instance);
         }
         outcome.file = self.configuration.name();
-        for (name, assignments) in assignments_of {
-            // The assignments were checked a moment ago, so that only an instance that has ended can refuse them.
-            if let Err(error) = client::set(&name, &assignments) {
-                self.complain(&error);
-            }
-        }
         let waits = |instance: &Instance| {
             let reason = instance.absence()?.sentence();
             Some(AbsentInstance { name: instance.spec.name.clone(), reason })
@@ -240,6 +243,23 @@ impl Service {
         outcome.absent = self.instances.iter().filter(|instance| !instance.is_up()).filter_map(waits).collect();
         outcome.unanswered = self.unanswered(names);
         Ok(outcome)
+    }
+
+    /// Sets the knobs of instances that continue, and returns the names of those where that fails. An instance that
+    /// ends instead starts again with the configuration.
+    fn set_all(&mut self, assignments_of: &[(String, Assignments)]) -> Vec<String> {
+        let mut failed = Vec::new();
+        for (name, assignments) in assignments_of {
+            self.notify.keep_alive();
+            let set = assignments.chunks(TOGETHER).try_for_each(|some| client::set(name, some).map(drop));
+            if let Err(error) = set {
+                self.complain(&error);
+                if !self.ends(name) {
+                    failed.push(name.clone());
+                }
+            }
+        }
+        failed
     }
 
     /// Returns the names whose tunnels keep an address from an earlier lookup because the answer has none.
@@ -262,6 +282,8 @@ impl Service {
         let mut silent = Vec::new();
         let mut left: Vec<&Instance> = self.instances.iter().collect();
         for spec in specs {
+            // An instance that does not answer is waited for.
+            self.notify.keep_alive();
             let Difference { kept, assignments_of, handovers, fresh, absent, outcome } = &mut difference;
             let same = |old: &&Instance| {
                 let is_same = old.spec.name == spec.name
@@ -508,7 +530,8 @@ fn note_tunnels(tunnels: &mut ChangedTunnels, old: &InstanceSpec, new: &Instance
 }
 
 /// Returns the knobs to set so that the running instance `old` becomes `new`: those of the configuration, and the
-/// initial values of those removed from it.
+/// initial values of those removed from it, as far as they have other values now. One that needs another knob is
+/// switched off before that one changes.
 fn turn(old: &InstanceSpec, new: &InstanceSpec, configuration: &dyn Configuration) -> Result<Assignments, Error> {
     let (before, assignments) = (old.knobs(), new.knobs());
     if before == assignments {
@@ -520,14 +543,25 @@ fn turn(old: &InstanceSpec, new: &InstanceSpec, configuration: &dyn Configuratio
         .filter_map(|(name, _)| known.iter().find(|knob| knob.name == *name))
         .map(|knob| (knob.name.clone(), knob.default.to_string()))
         .collect();
-    let mut shadow = known;
+    let mut shadow = known.clone();
     for (name, value) in &all {
         // The value of the start is always valid.
         let _: Result<_, knobs::Wrong> = knobs::set(&mut shadow, name, value);
     }
     configuration.check_knobs(new, shadow)?;
     all.extend(assignments);
-    Ok(all)
+    Ok(different(all, &known))
+}
+
+/// Returns those of `all` whose knobs have other values in `known`, in an order in which they can be set one by one.
+fn different(mut all: Assignments, known: &[knobs::Knob]) -> Assignments {
+    let known: HashMap<&str, &knobs::Knob> = known.iter().map(|knob| (&*knob.name, knob)).collect();
+    all.retain(|(name, value)| known.get(&**name).is_none_or(|knob| knob.value.to_string() != *value));
+    let is_off = |name: &str, value: &str| {
+        matches!(value, "0" | "off") && known.get(name).is_some_and(|knob| knob.needs.is_some())
+    };
+    all.sort_by_key(|(name, value)| !is_off(name, value));
+    all
 }
 
 /// Returns the initial knobs of `new` where it takes over interfaces of `old`: those of the configuration, and those
@@ -555,4 +589,30 @@ fn carried(old: &InstanceSpec, new: &InstanceSpec) -> Result<Assignments, Error>
         }
     }
     Ok(assignments)
+}
+
+#[cfg(test)]
+mod tests {
+    use segue_control::knobs::{Knob, Needs, Setting};
+
+    use super::*;
+
+    fn knob(name: &str, value: u64, needs: Option<(&str, u64)>) -> Knob {
+        let needs = needs.map(|(name, value)| Needs { name: name.to_owned(), value: Setting::Number(value) });
+        let (name, value, default) = (name.to_owned(), Setting::Number(value), Setting::Number(0));
+        let (values, unit, help) = (Vec::new(), String::new(), String::new());
+        Knob { name, value, default, min: Some(0), max: Some(9), values, unit, help, fixed: None, needs }
+    }
+
+    #[test]
+    fn only_knobs_that_differ_are_set_and_one_that_needs_another_is_switched_off_first() {
+        let known = [knob("a", 1, None), knob("b", 2, None), knob("c", 1, Some(("b", 2))), knob("d", 0, None)];
+        let wanted = |all: &[(&str, &str)]| {
+            let all = all.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+            different(all, &known).into_iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>()
+        };
+        assert_eq!(wanted(&[("a", "1"), ("b", "2"), ("c", "1"), ("d", "0")]), [""; 0]);
+        assert_eq!(wanted(&[("a", "1"), ("d", "3"), ("b", "1"), ("c", "0")]), ["c=0", "d=3", "b=1"]);
+        assert_eq!(wanted(&[("other", "1")]), ["other=1"], "the instance refuses what it does not know");
+    }
 }

@@ -158,6 +158,8 @@ impl Service {
         self.instances.iter_mut().for_each(Instance::stand_down);
         self.settle();
         self.notify.reloading();
+        // The next one is that of the new program, which is asked for its answer first, and then looks names up.
+        self.notify.alive();
         let (kept, mut fds) = self.keep();
         let state = sys::memory_file(c"segue-run").and_then(|mut file| {
             file.write_all(&serde_json::to_vec(&kept).unwrap_or_default())?;
@@ -215,6 +217,7 @@ impl Service {
     /// program, and hands the tunnels over to processes of this program. `specs` are those of [`Kept::specs`].
     pub fn resume(&mut self, kept: Kept, specs: Vec<InstanceSpec>) -> Result<(), Error> {
         let Kept { version, instances, requests, awaited } = kept;
+        self.notify.alive();
         let _ = process::adopt_orphans();
         match Requests::of_kept(requests) {
             Ok(requests) => self.requests = requests,

@@ -94,9 +94,12 @@ impl Daemon for Group {
             interfaces.for_each(|ready| limit_trains(ready, fastpath, offloads, netlink, out));
         };
         if let (ready, Some(table)) = (self.first(), &self.first().plan.table) {
-            let (opened, listeners) = overlay::open(ready, table, succession, out)?;
+            let (mut opened, listeners) = overlay::open(ready, table, succession, out)?;
             fresh.into_iter().try_for_each(|ready| configure(ready, netlink, out))?;
             let of_table = overlay::path(ready, table, listeners, netlink)?;
+            let link = Some(of_table.underlay);
+            let monitored = Monitored { link, ..monitored(ready, &opened.offloads, netlink) };
+            opened.health = watched(Sources::open(vec![monitored], Vec::new(), Vec::new(), flow_key()?), out);
             let request = start::fastpath_request(self, Vec::new(), is_successor);
             let fastpath = Fastpath::open(fastpath::Request { table: Some(of_table), ..request }, switches, netlink)?;
             limit(&fastpath, &opened.offloads, netlink);
@@ -112,10 +115,7 @@ impl Daemon for Group {
             let to = ready.at(ready.plan.remote, ready.plan.dport);
             identity.zip(probe).map(|(identity, probe)| Prober::new(probe, identity, to))
         });
-        match Sources::open(monitored, sockets, asked.collect(), flow_key()?) {
-            Ok(sources) => opened.health = Some(sources),
-            Err(error) => out.note(&format!("note: HEALTH shows drops and offloads only: {error}")),
-        }
+        opened.health = watched(Sources::open(monitored, sockets, asked.collect(), flow_key()?), out);
         let fastpath = Fastpath::open(start::fastpath_request(self, ports, is_successor), switches, netlink)?;
         limit(&fastpath, &opened.offloads, netlink);
         Ok(Opened { fastpath: Some(fastpath), queue_drops: queue_drops(self, netlink), ..opened })
@@ -147,7 +147,12 @@ fn queue_drops(group: &Group, netlink: &mut Netlink) -> Vec<QueueDrops> {
     opened.collect()
 }
 
-/// Returns the constant facts about a tunnel for the judgement of its health.
+/// Returns what the watch of the health reads, or reports why there is no watch.
+fn watched(sources: std::io::Result<Sources>, out: &dyn Report) -> Option<Sources> {
+    sources.map_err(|error| out.note(&format!("note: HEALTH shows drops and offloads only: {error}"))).ok()
+}
+
+/// Returns the constant facts about a tunnel for the judgement of its health. The remotes of one with a table change.
 fn monitored(ready: &Ready, offloads: &Offloads, netlink: &mut Netlink) -> Monitored {
     let plan = &ready.plan;
     Monitored {
@@ -155,13 +160,14 @@ fn monitored(ready: &Ready, offloads: &Offloads, netlink: &mut Netlink) -> Monit
         index: netlink.link_named(&plan.dev).ok().flatten().map_or(0, |link| link.index),
         kind: show::kind(plan),
         local: ready.local,
-        remotes: start::remotes(plan),
+        remotes: if plan.table.is_some() { Vec::new() } else { start::remotes(plan) },
         remote_name: plan.remote_name(),
         zone: plan.zone.is_some().then_some(ready.scope_id),
         ports: plan.has_udp().then_some((plan.port, plan.dport)),
         mtu: ready.mtu,
         overhead: ready.overhead_bytes(),
         underlay: ready.link.clone(),
+        link: None,
         path_mtu: ready.link_mtu,
         sends_trains: plan.sends_trains(),
         joins: plan.gro,
