@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::net::IpAddr;
+use std::net::{IpAddr, UdpSocket};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,7 @@ use serde_json::Value;
 
 use crate::capture::Directory;
 use crate::routed::ip;
+use crate::traffic::{Place, inside};
 use crate::{Ground, sys};
 
 /// Longest wait for any expected event.
@@ -42,7 +44,7 @@ pub struct Service {
 /// A fault of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Fault in a thread: `panic`, `loop`, `hang`, `memory`.
+    /// Fault in a thread, or in the supervisor: `panic`, `loop`, `hang`, `memory`.
     Thread(&'static str, &'static str),
     /// The process that moves packets receives this signal.
     Worker(i32),
@@ -101,12 +103,24 @@ impl Service {
         env: &[(&str, &str)],
         prepare: impl FnOnce(&Ground) -> T,
     ) -> Option<(Service, T)> {
+        Service::with_keys(name, (count, ""), more, env, prepare)
+    }
+
+    /// Starts the services like [`Service::prepared`], with `keys` in the table of each tunnel at host A.
+    #[track_caller]
+    pub fn with_keys<T>(
+        name: &str,
+        (count, keys): (u8, &str),
+        more: &str,
+        env: &[(&str, &str)],
+        prepare: impl FnOnce(&Ground) -> T,
+    ) -> Option<(Service, T)> {
         let ground = Ground::new(name, LinkForm::Veth, &[])?;
         let prepared = prepare(&ground);
         let directory = Directory::new();
-        let start = |end: Peer, more: &str| {
+        let start = |end: Peer, keys: &str, more: &str| {
             let host = if matches!(end, Peer::A) { &ground.a } else { &ground.b };
-            let text: String = (1..=count).map(|net| tunnel(end, net, "")).collect();
+            let text: String = (1..=count).map(|net| tunnel(end, net, keys)).collect();
             let folder = directory.file(host.name());
             fs::DirBuilder::new().mode(0o755).create(&folder).unwrap();
             let file = folder.join("segue.toml");
@@ -124,7 +138,7 @@ impl Service {
             }
             service
         };
-        let (far, near) = (start(Peer::B, ""), start(Peer::A, more));
+        let (far, near) = (start(Peer::B, "", ""), start(Peer::A, keys, more));
         Some((Service { near, far, directory, ground }, prepared))
     }
 
@@ -218,6 +232,11 @@ impl Service {
     #[track_caller]
     pub fn fault_of(&self, name: &str, fault: Fault, passes: &dyn Fn(Duration) -> bool) -> Duration {
         let pid = self.pid(name).unwrap_or_else(|| panic!("{name} does not answer: {}", tail(&self.near)));
+        let stopped = match fault {
+            Fault::Worker(libc::SIGSTOP) => Some(pid),
+            Fault::Supervisor(libc::SIGSTOP) => Some(parent(pid)),
+            _ => None,
+        };
         let begin = Instant::now();
         match fault {
             Fault::Thread(thread, kind) => {
@@ -225,6 +244,10 @@ impl Service {
                 // A fault of the thread that answers comes before its answer.
                 let answer = self.request_of(name, &request).unwrap_or_default();
                 assert!(answer.get("error").is_none(), "{answer}");
+                if thread == "routes" {
+                    // It meets its fault with the next change.
+                    ip(&self.ground.a, "route replace blackhole 198.51.100.0/24");
+                }
             }
             Fault::Worker(signal) => sys::signal(pid, signal).unwrap(),
             Fault::Supervisor(signal) => sys::signal(parent(pid), signal).unwrap(),
@@ -240,7 +263,10 @@ impl Service {
         }
         // The packet loop meets its fault with the next packet.
         passes(Duration::from_millis(1));
-        let is_over = || if fault.ends() { self.pid(name).is_some_and(|now| now != pid) } else { passes(SOON) };
+        let is_over = || match stopped {
+            Some(stopped) => goes_on(stopped) && passes(SOON),
+            None => self.pid(name).is_some_and(|now| now != pid),
+        };
         while !is_over() {
             assert!(begin.elapsed() < PATIENCE, "{fault:?} {name}: {}", tail(&self.near));
             let dead = || match fault {
@@ -262,7 +288,13 @@ impl Service {
             thread::sleep(Duration::from_millis(5));
         }
         assert!(passes(PATIENCE), "{fault:?} {name}: {}", tail(&self.near));
-        begin.elapsed()
+        let took = begin.elapsed();
+        if let Some(stopped) = stopped {
+            let now = self.patient_pid(name).map(|now| (now, parent(now)));
+            let is_same = now.is_some_and(|(now, supervisor)| now == pid && [now, supervisor].contains(&stopped));
+            assert!(is_same, "{fault:?} {name}: not the same processes: {}", tail(&self.near));
+        }
+        took
     }
 }
 
@@ -282,33 +314,62 @@ impl Forwarder {
     pub const TABLES: &'static str = "[[gateway]]\nin = \"br-b\"\nout = \"br-c\"\nname = \"bridge\"\n\
                               [[gateway]]\nin = \"rt-b\"\nout = \"rt-c\"\nname = \"router\"\nroute = true\n";
 
+    /// The tables of another gateway and another router.
+    pub const MORE_TABLES: &'static str = "[[gateway]]\nin = \"br2-b\"\nout = \"br2-c\"\nname = \"bridge2\"\n\
+                                           [[gateway]]\nin = \"rt2-b\"\nout = \"rt2-c\"\nname = \"router2\"\n\
+                                           route = true\n";
+
     /// Creates the interfaces of [`Forwarder::TABLES`] and the hosts connected to them: for a gateway, whose ends are
     /// in one network, and for a router.
     #[track_caller]
     pub fn both(ground: &Ground) -> [Forwarder; 2] {
-        [("bridge", "br", ["198.19.201.2", "198.19.201.3"]), ("router", "rt", ["198.19.202.2", "198.19.203.2"])].map(
-            |(name, prefix, addresses)| {
-                let far = Host::new("far").expect("a host, since two could be made a moment ago");
-                for ((host, end), address) in [(&ground.b, "b"), (&far, "c")].into_iter().zip(addresses) {
-                    let device = format!("{prefix}-{end}");
-                    let place = host.net_path();
-                    ip(&ground.a, &format!("link add {device} type veth peer name {device} netns {place}"));
-                    for host in [&ground.a, host] {
-                        host.run("ethtool", &["-K", &device, "tso", "off", "gso", "off", "tx", "off"]).unwrap();
-                        ip(host, &format!("link set {device} up"));
-                    }
-                    ip(host, &format!("address add {address}/24 dev {device}"));
-                }
-                if name == "router" {
-                    for (device, address) in [("rt-b", "198.19.202.1"), ("rt-c", "198.19.203.1")] {
-                        ip(&ground.a, &format!("address add {address}/24 dev {device}"));
-                    }
-                    ip(&ground.b, "route add 198.19.203.0/24 via 198.19.202.1");
-                    ip(&far, "route add default via 198.19.203.1");
-                }
-                Forwarder { name, far, addresses: addresses.map(|address| address.parse().expect("an address")) }
-            },
-        )
+        [Forwarder::bridge(ground, "bridge", "br", 201), Forwarder::router(ground, "router", "rt", [202, 203])]
+    }
+
+    /// Creates the interfaces and hosts of [`Forwarder::MORE_TABLES`].
+    #[track_caller]
+    pub fn more(ground: &Ground) -> [Forwarder; 2] {
+        [Forwarder::bridge(ground, "bridge2", "br2", 204), Forwarder::router(ground, "router2", "rt2", [205, 206])]
+    }
+
+    #[track_caller]
+    fn bridge(ground: &Ground, name: &'static str, prefix: &str, net: u8) -> Forwarder {
+        Forwarder::between(ground, name, prefix, [(net, 2), (net, 3)])
+    }
+
+    #[track_caller]
+    fn router(ground: &Ground, name: &'static str, prefix: &str, [near, far]: [u8; 2]) -> Forwarder {
+        let forwarder = Forwarder::between(ground, name, prefix, [(near, 2), (far, 2)]);
+        for (end, net) in [("b", near), ("c", far)] {
+            ip(&ground.a, &format!("address add 198.19.{net}.1/24 dev {prefix}-{end}"));
+        }
+        ip(&ground.b, &format!("route add 198.19.{far}.0/24 via 198.19.{near}.1"));
+        ip(&forwarder.far, &format!("route add default via 198.19.{far}.1"));
+        forwarder
+    }
+
+    /// Connects host B and a new host to host A, each with an address of a network.
+    #[track_caller]
+    fn between(ground: &Ground, name: &'static str, prefix: &str, ends: [(u8, u8); 2]) -> Forwarder {
+        let far = Host::new("far").expect("a host, since two could be made a moment ago");
+        let addresses = ends.map(|(net, number)| IpAddr::from([198, 19, net, number]));
+        for ((host, end), address) in [(&ground.b, "b"), (&far, "c")].into_iter().zip(addresses) {
+            let device = format!("{prefix}-{end}");
+            let place = host.net_path();
+            ip(&ground.a, &format!("link add {device} type veth peer name {device} netns {place}"));
+            for host in [&ground.a, host] {
+                host.run("ethtool", &["-K", &device, "tso", "off", "gso", "off", "tx", "off"]).unwrap();
+                ip(host, &format!("link set {device} up"));
+            }
+            ip(host, &format!("address add {address}/24 dev {device}"));
+        }
+        Forwarder { name, far, addresses }
+    }
+
+    /// Returns the ends of what passes through the instance.
+    pub fn ends<'a>(&'a self, ground: &'a Ground) -> [Place<'a>; 2] {
+        let [near, far] = self.addresses;
+        [Place { host: &ground.b, address: near }, Place { host: &self.far, address: far }]
     }
 
     /// Returns whether datagrams pass through the instance in both directions within `longest`.
@@ -318,9 +379,64 @@ impl Forwarder {
     }
 }
 
-/// Returns whether a process is stopped by a signal.
+/// Flows of datagrams between two hosts, so many that the probability that one of two workers gets none of them is 1 in
+/// 2^31.
+#[derive(Debug)]
+pub struct Flows(Vec<[UdpSocket; 2]>);
+
+impl Flows {
+    /// Opens the sockets of the flows, whose ports stay the same.
+    #[track_caller]
+    pub fn between(ends: [Place<'_>; 2]) -> Flows {
+        let open = |place: Place<'_>| {
+            let socket = inside(place.host, || UdpSocket::bind((place.address, 0))).unwrap();
+            socket.set_nonblocking(true).unwrap();
+            socket
+        };
+        Flows((0..32).map(|_| ends.map(open)).collect())
+    }
+
+    /// Returns whether a datagram of each flow passes in both directions within `longest`.
+    pub fn pass(&self, longest: Duration) -> bool {
+        static ATTEMPTS: AtomicU64 = AtomicU64::new(0);
+        let number = ATTEMPTS.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+        let begin = Instant::now();
+        let mut missing: Vec<&[UdpSocket; 2]> = self.0.iter().collect();
+        while !missing.is_empty() && begin.elapsed() < longest {
+            for [near, far] in &missing {
+                // While an interface is away, nothing can be sent.
+                let _ = far.local_addr().and_then(|to| near.send_to(&number, to));
+            }
+            thread::sleep(Duration::from_millis(5));
+            missing.retain(|flow| !is_answered(flow, number));
+        }
+        missing.is_empty()
+    }
+}
+
+/// Answers what came at the far end of a flow, and returns whether this number came back.
+fn is_answered([near, far]: &[UdpSocket; 2], number: [u8; 8]) -> bool {
+    let mut bytes = [0; 16];
+    while let Ok((len, from)) = far.recv_from(&mut bytes) {
+        let _ = far.send_to(&bytes[..len], from);
+    }
+    std::iter::from_fn(|| near.recv_from(&mut bytes).ok().map(|(len, _)| bytes[..len] == number)).any(|is_it| is_it)
+}
+
+/// Returns whether a process is stopped by a signal, or about to be.
 fn is_stopped(pid: u32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|status| field(&status, "State") == "T")
+    let is_pending = |status: &str| {
+        let set = u64::from_str_radix(field(status, "ShdPnd"), 16).expect("a set of signals");
+        set >> (libc::SIGSTOP - 1) & 1 == 1
+    };
+    let status = fs::read_to_string(format!("/proc/{pid}/status"));
+    status.is_ok_and(|status| field(&status, "State") == "T" || is_pending(&status))
+}
+
+/// Returns whether a process that got SIGSTOP has been continued.
+fn goes_on(pid: u32) -> bool {
+    // The kernel tells the state before the pending signals, of which one may stop the process in between.
+    !is_stopped(pid) && !is_stopped(pid)
 }
 
 /// Returns whether a process has ended, whether or not its parent has waited for it.

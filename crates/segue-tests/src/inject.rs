@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
+use std::iter;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
@@ -17,6 +18,43 @@ use crate::capture::Directory;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Largest allowed number of system calls while one of them fails, as a multiple of the number without faults.
 const MOST: f64 = 3.0;
+/// Processor time beyond three times the normal one that noise may take, as a share of one processor.
+const FLOOR: f64 = 0.2;
+/// Share of one processor that noise may take in the reduced test, whose short times weigh it more.
+const GENEROUS_FLOOR: f64 = 0.6;
+/// Time of a run from which one is enough to know what is normal.
+const LONG: Duration = Duration::from_secs(1);
+
+/// System calls that are not made to fail.
+const SOUND: [&str; 21] = [
+    // They have no result, or one that the kernel always has.
+    "exit",
+    "exit_group",
+    "rt_sigreturn",
+    "restart_syscall",
+    "getpid",
+    "gettid",
+    "geteuid",
+    "clock_gettime",
+    "getrandom",
+    "sched_yield",
+    // With right arguments they fail only by an interrupt or by a time that is over, which the C library and the
+    // standard library take for the only ones.
+    "futex",
+    "clock_nanosleep",
+    "rt_sigprocmask",
+    "rt_sigaction",
+    // Memory that is refused ends a process by design: tests of faults refuse it. What is given back is given back.
+    "mmap",
+    "mremap",
+    "brk",
+    "munmap",
+    "madvise",
+    // Of a connected socket it always succeeds.
+    "shutdown",
+    // A descriptor is closed whatever the call returns; without the call it would be lost by the test itself.
+    "close",
+];
 
 /// Errors of a call that may be over at the next one, as strace takes them. An interrupt is by its nature not for long,
 /// since the standard library repeats such calls itself.
@@ -51,6 +89,11 @@ impl Calls {
     /// Returns the number of all calls.
     pub fn total(&self) -> u64 {
         self.made.values().sum()
+    }
+
+    /// Returns the names of the calls that can fail.
+    pub fn can_fail(&self) -> impl Iterator<Item = &String> {
+        self.made.keys().filter(|name| !SOUND.contains(&name.as_str()))
     }
 }
 
@@ -115,11 +158,25 @@ impl fmt::Debug for Workload<'_> {
     }
 }
 
-/// The calls of a process without faults.
+/// The calls and the processor time of a process without faults.
 #[derive(Debug)]
 pub struct Normal {
-    calls: u64,
+    calls: Calls,
+    /// Number of calls that counts as the normal one.
+    usual: u64,
+    processor: Duration,
     time: Duration,
+}
+
+impl Normal {
+    /// Returns the groups of calls that fail together, with commas between the names: those given, and each further
+    /// call of the process that can fail as one of its own.
+    pub fn groups(&self, given: &[&str]) -> Vec<String> {
+        let given: Vec<String> = given.iter().map(ToString::to_string).collect();
+        let is_given = |name: &str| given.iter().any(|group| group.split(',').any(|known| known == name));
+        let further: Vec<String> = self.calls.can_fail().filter(|name| !is_given(name)).cloned().collect();
+        [given, further].concat()
+    }
 }
 
 /// The behaviour of a process while its calls failed.
@@ -127,43 +184,66 @@ pub struct Normal {
 pub struct Outcome {
     /// Number of calls that failed.
     pub met: u64,
-    /// Whether the process made more than three times the normal number of calls.
+    /// Whether the process made more than three times the normal number of calls, or took more than three times the
+    /// normal processor time and a floor.
     pub is_costly: bool,
     /// Description for messages.
     pub text: String,
 }
 
 impl Workload<'_> {
-    fn traced(&self, fault: Option<(&str, &str)>) -> (Calls, Duration) {
+    fn traced(&self, fault: Option<(&str, &str)>) -> (Calls, Duration, Duration) {
         let begin = Instant::now();
         let directory = Directory::new();
         let traced = Traced::attach(self.pid, fault, &directory.file("calls"));
+        let before = processor_time(self.pid);
         (self.work)();
-        (traced.detach(), begin.elapsed())
+        let processor = processor_time(self.pid).saturating_sub(before);
+        (traced.detach(), processor, begin.elapsed())
     }
 
-    /// Returns the calls without faults in the shortest of three times: one in which the machine stood still has few.
+    /// Returns what the process does without faults. Of a short time that is the shortest of three: one in which the
+    /// machine stood still has few calls.
     #[track_caller]
     pub fn normal(&self) -> Normal {
-        let (calls, time) = (0..3).map(|_| self.traced(None)).min_by_key(|(_, time)| *time).expect("three");
-        Normal { calls: calls.total().max(self.least), time }
+        let first = self.traced(None);
+        let more = if first.2 < LONG { 2 } else { 0 };
+        let runs = iter::once(first).chain(iter::repeat_with(|| self.traced(None)).take(more));
+        let (calls, processor, time) = runs.min_by_key(|(_, _, time)| *time).expect("one at least");
+        Normal { usual: calls.total().max(self.least), calls, processor, time }
     }
 
-    /// Has some calls fail with an error, both in strace's words. Prints the figure: its number of calls, times the
-    /// normal one for as long a time.
+    /// Has some calls fail with an error, both in strace's words. Prints the figures: its number of calls, times the
+    /// normal one for as long a time, and its processor time, as a share of what is allowed.
     #[track_caller]
     pub fn fails(&self, normal: &Normal, calls: &str, error: &str) -> Outcome {
-        let (found, took) = self.traced(Some((calls, error)));
+        let (found, processor, took) = self.traced(Some((calls, error)));
         // A request that is not answered takes a few seconds more.
         let longer = (took.as_secs_f64() / normal.time.as_secs_f64()).max(1.0);
-        let usual = normal.calls as f64 * longer;
+        let usual = normal.usual as f64 * longer;
+        let floor = if segue_testkit::is_set("SEGUE_FULL") { FLOOR } else { GENEROUS_FLOOR };
+        let most = MOST * longer * normal.processor.as_secs_f64() + floor * took.as_secs_f64();
         let (total, met, who) = (found.total(), found.injected, self.who);
-        println!("figure {who} {calls} {error}: times the normal {:.2}, errors met {met}", total as f64 / usual);
+        let share = processor.as_secs_f64() / most;
+        println!(
+            "figure {who} {calls} {error}: times the normal {:.2}, processor time of the allowed {share:.2}, \
+             errors met {met}",
+            total as f64 / usual
+        );
         let text = format!(
-            "{who} {calls} {error}: {total} calls of at most {:.0}, {met} failed; {:?}",
+            "{who} {calls} {error}: {total} calls of at most {:.0}, {processor:?} of processor time of at most \
+             {most:.3} s in {took:?}, {met} failed; {:?}",
             MOST * usual,
             found.made
         );
-        Outcome { met, is_costly: total as f64 > MOST * usual, text }
+        Outcome { met, is_costly: total as f64 > MOST * usual || share > 1.0, text }
     }
+}
+
+/// Returns the time for which all threads of a process have run on a processor; none where it has ended. The kernel
+/// counts it in nanoseconds in the first word of `schedstat`.
+fn processor_time(pid: u32) -> Duration {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let texts = tasks.filter_map(|task| fs::read_to_string(task.path().join("schedstat")).ok());
+    texts.filter_map(|text| text.split(' ').next()?.parse().ok()).map(Duration::from_nanos).sum()
 }

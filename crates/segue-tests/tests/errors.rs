@@ -2,20 +2,24 @@
 //! little processor time, and packets pass again afterwards.
 //!
 //! The calls fail by strace's injection, in the running process. Processor time is judged by the number of system
-//! calls, which no other work on the machine changes. `make test` tries a part of the pairs of a call and an error,
-//! `SEGUE_FULL=1` all of them.
+//! calls, which no other work on the machine changes, and by the kernel's account of it, since a loop may make no call.
+//! The calls are those that a process makes without faults, so that a new one is tried by itself. `make test` tries a
+//! part of the pairs of a call and an error, `SEGUE_FULL=1` all of them.
 
+use std::fs;
+use std::iter;
 use std::net::UdpSocket;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use segue_lab::{Family, Peer};
+use segue_lab::{Family, Peer, reach};
 use segue_tests::capture::Directory;
-use segue_tests::faults::{Forwarder, PATIENCE, Service, parent, tail};
-use segue_tests::inject::{Traced, Workload};
+use segue_tests::faults::{Forwarder, PATIENCE, Service, children, parent, tail};
+use segue_tests::inject::{Calls, Traced, Workload};
 use segue_tests::routed::ip;
 use segue_tests::traffic::{Place, socket};
-use segue_tests::{sys, test_name};
+use segue_tests::{Carrier, Ground, Inside, Shape, Tunnel, fastpath, sys, test_name};
+use serde_json::Value;
 
 /// Errors after which a process goes on. An interrupt is by its nature not for long, since the standard library repeats
 /// such calls itself; the last one is a call that returns fewer bytes than asked for.
@@ -44,18 +48,35 @@ const DATAGRAMS: u64 = 40;
 /// Largest number of system calls per datagram of a loop that handles each singly: the wait, the read, the read that
 /// finds no more, the write, and those of the control thread in between.
 const EACH: u64 = 8;
-/// Smallest number of system calls that counts as the number of a supervisor without faults. It makes some each quarter
-/// of a second.
+/// Smallest number of system calls that counts as the number of a supervisor or a service without faults in
+/// [`A_WHILE`]: a failed call is repeated ten times in that time, each time by a round of some ten calls.
 const OF_WAITING: u64 = 100;
+/// System calls of an instance's start that fail in the reduced test too.
+const OF_STARTS: [(&str, &str); 5] = [
+    ("ioctl", "error=EPERM"),
+    ("socket,setsockopt", "error=ENOBUFS"),
+    ("bind", "error=ENOMEM"),
+    ("sendto,recvfrom", "error=EIO"),
+    ("bpf", "error=EPERM"),
+];
+/// Longest time for which calls of a start fail.
+const OF_START: Duration = Duration::from_secs(15);
+/// Number of instances whose starts fail in turn.
+const STARTS: u8 = 30;
+/// Time for which a process has work that mostly waits.
+const A_WHILE: Duration = Duration::from_secs(1);
+/// Smallest number of system calls that counts as the number of a process whose packets the kernel carries.
+const IN_KERNEL: u64 = 100;
 
-/// Returns whether a process goes on after an error of these calls, in an instance that is a tunnel or none.
-fn is_apt(error: &str, calls: &str, is_tunnel: bool) -> bool {
+/// Returns whether a process goes on after an error of these calls, in an instance whose reads and writes may be short
+/// or not.
+fn is_apt(error: &str, calls: &str, may_be_short: bool) -> bool {
     let is_of_packets = calls.contains("read,") || calls.contains("write,") || calls.contains("msg");
     match error {
         // The loss of a device or interface ends its instance, as the other test has it.
         "error=ENODEV" => !is_of_packets && !calls.contains("recvfrom"),
         // Only these can be short. Elsewhere the number would be a lie of the kernel's.
-        _ if error.starts_with("retval") => is_tunnel && (calls.contains("read,") || calls.contains("msg")),
+        _ if error.starts_with("retval") => may_be_short && (calls.contains("read,") || calls.contains("msg")),
         _ => true,
     }
 }
@@ -64,8 +85,8 @@ fn is_apt(error: &str, calls: &str, is_tunnel: bool) -> bool {
 struct Subject<'a> {
     service: &'a Service,
     name: &'a str,
-    /// The forwarding instance, if it is not a tunnel.
-    forwarder: Option<&'a Forwarder>,
+    /// The ends of its packets.
+    places: [Place<'a>; 2],
     ends: [UdpSocket; 2],
 }
 
@@ -77,28 +98,43 @@ struct Traceable {
     calls: &'static [&'static str],
     /// Least number of calls that counts as the normal one.
     least: u64,
+    may_be_short: bool,
+    /// Number of errors tried with each group of calls in the reduced test.
+    tried: usize,
+}
+
+/// The failures so far, and the numbers of errors that were met and of processes that were tried.
+#[derive(Default)]
+struct Found {
+    failed: Vec<String>,
+    met: usize,
+    processes: usize,
 }
 
 impl<'a> Subject<'a> {
-    fn new(service: &'a Service, forwarder: Option<&'a Forwarder>) -> Subject<'a> {
+    fn new(service: &'a Service, name: &'a str, places: [Place<'a>; 2]) -> Subject<'a> {
+        Subject { service, name, places, ends: places.map(socket) }
+    }
+
+    /// Makes a subject of tunnel `net`.
+    fn tunnel(service: &'a Service, name: &'a str, net: u8) -> Subject<'a> {
         let [a, b] = [&service.ground.a, &service.ground.b];
-        let places = match forwarder {
-            Some(Forwarder { far, addresses: [near, behind], .. }) => [(b, *near), (far, *behind)],
-            None => [(a, Peer::A.address(1, Family::V4)), (b, Peer::B.address(1, Family::V4))],
-        };
-        let ends = places.map(|(host, address)| socket(Place { host, address }));
-        Subject { service, name: forwarder.map_or("sg1", |forwarder| forwarder.name), forwarder, ends }
+        let places = [(a, Peer::A), (b, Peer::B)];
+        Subject::new(service, name, places.map(|(host, end)| Place { host, address: end.address(net, Family::V4) }))
     }
 
     fn passes(&self) -> bool {
-        self.forwarder
-            .map_or_else(|| self.service.passes(1, PATIENCE), |forwarder| forwarder.passes(self.service, PATIENCE))
+        let [near, far] = self.places;
+        reach((near.host, near.address), (far.host, far.address), PATIENCE).is_ok()
     }
 
-    /// Sends datagrams in both directions, regardless of their arrival, and changes a route that a router follows.
+    /// Sends datagrams in both directions, with and without permission to fragment them, regardless of their arrival,
+    /// and changes a route that a router follows.
     fn disturb(&self) {
         for number in 0..DATAGRAMS {
             for (from, to) in [(0, 1), (1, 0)] {
+                let allow = if number % 8 < 4 { sys::allow_fragments } else { sys::forbid_fragments };
+                allow(&self.ends[from]).unwrap();
                 // A full queue is one of the faults.
                 let _ = self.ends[from].send_to(&[7; 300], self.ends[to].local_addr().unwrap());
             }
@@ -118,9 +154,45 @@ impl<'a> Subject<'a> {
         if process.name == "service" {
             let _ = self.service.answers();
         }
-        if is_full() && process.least == OF_WAITING {
-            thread::sleep(Duration::from_secs(1));
+        if process.least == OF_WAITING {
+            thread::sleep(A_WHILE);
         }
+    }
+
+    /// Has the calls of a process fail, group by group and error by error: in the reduced test some errors in each
+    /// group, other ones in the next.
+    #[track_caller]
+    fn tries(&self, process: Traceable, found: &mut Found) {
+        let service = self.service;
+        let worker = service.patient_pid(self.name).unwrap();
+        let supervisor = parent(worker);
+        let (who, work) = (format!("{} of {}", process.name, self.name), || self.work(process));
+        let workload = Workload { who: &who, pid: process.pid, least: process.least, work: &work };
+        let normal = workload.normal();
+        for (at, calls) in normal.groups(process.calls).iter().enumerate() {
+            let errors: Vec<&str> =
+                ERRORS.into_iter().filter(|error| is_apt(error, calls, process.may_be_short)).collect();
+            let first = (2 * at + found.processes) % errors.len();
+            for (number, error) in errors.iter().copied().enumerate() {
+                if !is_full() && (number + errors.len() - first) % errors.len() >= process.tried {
+                    continue;
+                }
+                let outcome = workload.fails(&normal, calls, error);
+                found.met += usize::from(outcome.met > 0);
+                let passes = self.passes();
+                let same = service.patient_pid(self.name) == Some(worker) && parent(worker) == supervisor;
+                let answers = service.answers();
+                if outcome.is_costly || !passes || !same || !answers {
+                    found.failed.push(format!(
+                        "{}; the same process: {same}; packets pass: {passes}; the service answers: {answers}; {}",
+                        outcome.text,
+                        tail(&service.near)
+                    ));
+                }
+                assert!(same, "{}", found.failed.join("\n"));
+            }
+        }
+        found.processes += 1;
     }
 }
 
@@ -135,65 +207,182 @@ fn no_error_of_a_system_call_ends_a_process_or_costs_more_than_three_times_the_n
     if segue_lab::which("strace").is_none() {
         return segue_tests::skip(test_name!(), "not installed: strace");
     }
-    let of_packets = |pid: u32, calls: &'static [&'static str]| Traceable {
-        name: "worker",
-        pid,
-        calls,
-        least: 2 * EACH * DATAGRAMS,
-    };
-    let (mut failed, mut met, mut which) = (Vec::new(), 0, 0);
-    for forwarder in [None].into_iter().chain(forwarders.iter().map(Some)) {
-        let subject = Subject::new(service, forwarder);
+    let mut found = Found::default();
+    let tunnel = Subject::tunnel(service, "sg1", 1);
+    let forwarders = forwarders.iter().map(|one| Subject::new(service, one.name, one.ends(&service.ground)));
+    for subject in [tunnel].into_iter().chain(forwarders) {
         assert!(subject.passes(), "{}: {}", subject.name, tail(&service.near));
         let worker = service.patient_pid(subject.name).unwrap();
-        let supervisor = parent(worker);
-        let waits = |name, pid| Traceable { name, pid, calls: &OF_SUPERVISORS, least: OF_WAITING };
-        let processes = match forwarder {
-            Some(_) => vec![of_packets(worker, &OF_FORWARDERS)],
-            None => vec![
-                of_packets(worker, &OF_PACKETS),
-                waits("supervisor", supervisor),
-                waits("service", parent(supervisor)),
-            ],
-        };
-        let mut met_here = 0;
-        for process in processes {
-            let (who, work) = (format!("{} of {}", process.name, subject.name), || subject.work(process));
-            let workload = Workload { who: &who, pid: process.pid, least: process.least, work: &work };
-            let normal = workload.normal();
-            for (at, calls) in process.calls.iter().enumerate() {
-                let errors: Vec<&str> =
-                    ERRORS.into_iter().filter(|error| is_apt(error, calls, forwarder.is_none())).collect();
-                for (number, error) in errors.iter().copied().enumerate() {
-                    // One or two of them in each row, other ones in the next.
-                    let chosen = usize::from(forwarder.is_none());
-                    let first = (2 * at + which) % errors.len();
-                    if !is_full() && (number + errors.len() - first) % errors.len() > chosen {
-                        continue;
-                    }
-                    let found = workload.fails(&normal, calls, error);
-                    met_here += usize::from(found.met > 0);
-                    let passes = subject.passes();
-                    let same = service.patient_pid(subject.name) == Some(worker) && parent(worker) == supervisor;
-                    let answers = service.answers();
-                    if found.is_costly || !passes || !same || !answers {
-                        failed.push(format!(
-                            "{}; the same process: {same}; packets pass: {passes}; the service answers: {answers}; {}",
-                            found.text,
-                            tail(&service.near)
-                        ));
-                    }
-                    assert!(same, "{}", failed.join("\n"));
-                }
+        let is_tunnel = subject.name == "sg1";
+        let (calls, tried): (&[&str], _) = if is_tunnel { (&OF_PACKETS, 2) } else { (&OF_FORWARDERS, 1) };
+        let least = 2 * EACH * DATAGRAMS;
+        let mut processes =
+            vec![Traceable { name: "worker", pid: worker, calls, least, may_be_short: is_tunnel, tried }];
+        if is_tunnel {
+            let supervisor = parent(worker);
+            for (name, pid) in [("supervisor", supervisor), ("service", parent(supervisor))] {
+                let calls = &OF_SUPERVISORS;
+                processes.push(Traceable { name, pid, calls, least: OF_WAITING, may_be_short: true, tried: 1 });
             }
-            which += 1;
         }
-        assert!(met_here > 0, "{}: no error was met", subject.name);
-        met += met_here;
+        let before = found.met;
+        processes.into_iter().for_each(|process| subject.tries(process, &mut found));
+        assert!(found.met > before, "{}: no error was met", subject.name);
     }
+    let Found { failed, met, .. } = found;
     assert!(failed.is_empty(), "{}", failed.join("\n"));
     // A supervisor may make none of them in so short a time.
     assert!(met >= if is_full() { 55 } else { 9 }, "only {met} errors were met");
+}
+
+/// Tests the paths of packets that differ from those of the other test: programs in the kernel; Ethernet frames, whose
+/// outer header forbids fragments where the inner one does; several workers.
+#[test]
+fn no_error_of_a_system_call_ends_a_tunnel_in_the_kernel_an_overlay_or_one_of_two_workers() {
+    let places =
+        format!("local = \"{}\"\nremote = \"{}\"\n", Peer::A.address(0, Family::V4), Peer::B.address(0, Family::V4));
+    let [in_kernel, overlay, threads] = [7, 8, 9].map(|net| {
+        let address = Peer::A.prefix(net, Family::V4);
+        format!("[[tunnel]]\ndev = \"sg{net}\"\n{places}addr = \"{address}\"\n")
+    });
+    let tables = format!(
+        "{in_kernel}mode = \"gre\"\nencap = \"gue\"\nencap-dport = 6087\nencap-csum = false\nfastpath = \"on\"\n\
+         {overlay}mode = \"vxlan\"\nid = 42\ndstport = 6088\ndf = \"inherit\"\n\
+         {threads}mode = \"gre\"\nencap = \"gue\"\nencap-dport = 6089\nworkers = 2\n"
+    );
+    let far = |ground: &Ground| {
+        let shape = |inside, carrier, extra| Shape { extra, ..Shape::new(inside, carrier, Family::V4) };
+        let [bare, zero]: [&[&str]; 2] = [&["fastpath", "off"], &["fastpath", "off", "noencap-csum"]];
+        [
+            (7, shape(Inside::Gre, Carrier::Gue, zero)),
+            (8, shape(Inside::Vxlan, Carrier::Bare, bare)),
+            (9, shape(Inside::Gre, Carrier::Gue, bare)),
+        ]
+        .map(|(net, shape)| Tunnel::start(&ground.b, &ground.program, &shape.words(Peer::B, net)))
+    };
+    let made = Service::prepared(test_name!(), 0, &tables, &[], far);
+    let Some((service, _far)) = &made else { return };
+    if segue_lab::which("strace").is_none() {
+        return segue_tests::skip(test_name!(), "not installed: strace");
+    }
+    let mut found = Found::default();
+    for (net, name) in [(7, "sg7"), (8, "sg8"), (9, "sg9")] {
+        if net == 7
+            && let Some(why) = fastpath::missing(&service.ground)
+        {
+            segue_tests::skip(test_name!(), &why);
+            continue;
+        }
+        if net > 7 && !is_full() {
+            continue;
+        }
+        let subject = Subject::tunnel(service, name, net);
+        assert!(subject.passes(), "{name}: {}", tail(&service.near));
+        let worker = service.patient_pid(name).unwrap();
+        // The programs take most packets.
+        let least = if net == 7 { IN_KERNEL } else { 2 * EACH * DATAGRAMS };
+        let calls = &OF_PACKETS;
+        let before = found.met;
+        let worker = Traceable { name: "worker", pid: worker, calls, least, may_be_short: true, tried: 1 };
+        subject.tries(worker, &mut found);
+        assert!(found.met > before, "{name}: no error was met");
+    }
+    assert!(found.failed.is_empty(), "{}", found.failed.join("\n"));
+}
+
+/// Numbers of descriptors of a service, and of the supervisor and the process that moves packets of an instance; number
+/// of processes of the service; and the interfaces of its host.
+type Held = ([usize; 4], Vec<String>);
+
+/// Returns what a service and an instance have open; `None` while that has no process.
+fn held(service: &Service, name: &str) -> Option<Held> {
+    let worker = service.pid(name)?;
+    let supervisor = parent(worker);
+    let whole = parent(supervisor);
+    let open = |pid: u32| fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count);
+    let mut devices = service.ground.a.devices();
+    devices.sort();
+    Some(([open(whole), open(supervisor), open(worker), children(whole).len()], devices))
+}
+
+/// Kills the process that moves the packets of tunnel `net`, and lets calls of its service and of all that this starts
+/// fail until the start has failed or succeeded. Returns the calls.
+#[track_caller]
+fn start_fails(service: &Service, net: u8, most: &Held, fault: Option<(&str, &str)>) -> Calls {
+    let name = format!("sg{net}");
+    let worker = service.patient_pid(&name).unwrap();
+    let whole = parent(parent(worker));
+    let is_up = |event: &Value| event["event"] == "up" && event["instance_name"] == name.as_str();
+    let is_error = |event: &Value| {
+        let words = event["error"]["message"].as_str().unwrap_or_default();
+        words.split([' ', ':']).any(|word| word == name)
+    };
+    let count = |is_it: &dyn Fn(&Value) -> bool| service.events().iter().filter(|event| is_it(event)).count();
+    let (errors, ups) = (count(&is_error), count(&is_up));
+    let directory = Directory::new();
+    let traced = Traced::attach(whole, fault, &directory.file("calls"));
+    sys::signal(worker, libc::SIGKILL).unwrap();
+    // The end of the process is one error, the failed start another one.
+    let begin = Instant::now();
+    let is_over = || count(&is_error) > errors + 1 || count(&is_up) > ups;
+    while !is_over() && begin.elapsed() < OF_START {
+        thread::sleep(Duration::from_millis(50));
+    }
+    let is_over = is_over();
+    let calls = traced.detach();
+    let what = || format!("{name} {fault:?}: {calls:?}: {}", tail(&service.near));
+    assert!(is_over, "no error was reported: {}", what());
+    assert!(service.passes(net, PATIENCE) && service.answers(), "{}", what());
+    assert_eq!(service.patient_pid(&name).map(|now| parent(parent(now))), Some(whole), "{}", what());
+    // The process that answered in place of the instance ends a moment later. An instance that does without the
+    // programs in the kernel has fewer descriptors.
+    let is_no_more = |(now, devices): Held| now.iter().zip(most.0).all(|(now, most)| *now <= most) && devices == most.1;
+    let begin = Instant::now();
+    while !held(service, &name).is_some_and(is_no_more) {
+        assert!(begin.elapsed() < PATIENCE, "{:?} of at most {most:?}: {}", held(service, &name), what());
+        thread::sleep(Duration::from_millis(20));
+    }
+    calls
+}
+
+#[test]
+fn an_instance_whose_start_fails_by_any_call_starts_again_and_leaves_nothing_behind() {
+    // Another instance each time: one that ends often is started again after a pause.
+    let count = if is_full() { STARTS } else { 1 + OF_STARTS.len() as u8 };
+    let keys = "encap-csum = false\nfastpath = \"on\"\n";
+    let Some((service, ())) = Service::with_keys(test_name!(), (count, keys), "", &[], |_| ()) else { return };
+    if segue_lab::which("strace").is_none() {
+        return segue_tests::skip(test_name!(), "not installed: strace");
+    }
+    assert!((1..=count).all(|net| service.passes(net, PATIENCE)), "{}", tail(&service.near));
+    let most = held(&service, "sg1").unwrap();
+    let mut nets = (1..=count).cycle();
+    let mut start = |fault: Option<(&str, &str)>| {
+        let found = start_fails(&service, nets.next().unwrap(), &most, fault);
+        println!("start of an instance {fault:?}: errors met {}", found.injected);
+        found
+    };
+    let normal = start(None);
+    for fault in OF_STARTS {
+        if fault.0 == "bpf" && !normal.made.contains_key("bpf") {
+            segue_tests::skip(test_name!(), "the in-kernel path cannot be loaded");
+            continue;
+        }
+        let found = start(Some(fault));
+        assert!(found.injected > 0, "{fault:?}: {found:?}");
+    }
+    if !is_full() {
+        return;
+    }
+    for calls in normal.can_fail() {
+        start(Some((calls, "error=ENOMEM")));
+        // One call only, of each process.
+        for number in
+            iter::successors(Some(1), |number| Some(2 * number)).take_while(|&number| number <= normal.made[calls])
+        {
+            start(Some((calls, &format!("error=EIO:when={number}"))));
+        }
+    }
 }
 
 /// Tests that an instance is not taken for one that has ended, and not waited for, where a read of what it says fails.
@@ -225,8 +414,9 @@ fn a_call_that_says_that_its_device_is_gone_costs_one_restart_and_no_other_insta
         return segue_tests::skip(test_name!(), "not installed: strace");
     }
     let other = service.patient_pid("sg2");
-    for forwarder in [None].into_iter().chain(forwarders.iter().map(Some)) {
-        let subject = Subject::new(service, forwarder);
+    let tunnel = Subject::tunnel(service, "sg1", 1);
+    let forwarders = forwarders.iter().map(|one| Subject::new(service, one.name, one.ends(&service.ground)));
+    for subject in [tunnel].into_iter().chain(forwarders) {
         assert!(subject.passes(), "{}: {}", subject.name, tail(&service.near));
         let pid = service.patient_pid(subject.name).unwrap();
         let directory = Directory::new();

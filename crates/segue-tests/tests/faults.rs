@@ -5,20 +5,24 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::os::unix::net::UnixDatagram;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use segue_lab::{Family, Peer, reach};
 use segue_tests::capture::Directory;
-use segue_tests::faults::{Fault, Forwarder, PATIENCE, Service, tail, tunnel};
+use segue_tests::faults::{Fault, Flows, Forwarder, PATIENCE, Service, tail, tunnel};
 use segue_tests::routed::ip;
-use segue_tests::{fastpath, skip, sys, test_name};
+use segue_tests::traffic::Place;
+use segue_tests::{Ground, fastpath, skip, sys, test_name};
 use serde_json::Value;
 
-/// The faults, the frequent ones twice. An instance has three of them in a minute before its restarts are delayed.
+/// The faults of tunnels, the frequent ones twice. An instance has three of them in a minute, in this order, before its
+/// restarts are delayed.
 ///
 /// A process that the kernel ends for lack of memory gets SIGKILL; one that gets no memory ends itself.
-const FAULTS: [Fault; 16] = [
+const FAULTS: [Fault; 18] = [
     Fault::Thread("packets", "panic"),
     Fault::Worker(libc::SIGKILL),
     Fault::Worker(libc::SIGSTOP),
@@ -30,68 +34,132 @@ const FAULTS: [Fault; 16] = [
     Fault::Supervisor(libc::SIGKILL),
     Fault::Thread("signals", "panic"),
     Fault::Worker(libc::SIGSTOP),
+    Fault::Thread("supervisor", "loop"),
     Fault::Worker(libc::SIGSTOP),
     Fault::Thread("health", "panic"),
+    Fault::Thread("supervisor", "panic"),
     Fault::Worker(libc::SIGABRT),
     Fault::Thread("packets", "panic"),
     Fault::Supervisor(libc::SIGABRT),
 ];
 
+/// The faults of bridges.
+const BRIDGE: [Fault; 6] = [
+    Fault::Thread("packets", "loop"),
+    Fault::Thread("supervisor", "loop"),
+    Fault::Worker(libc::SIGKILL),
+    Fault::Thread("packets", "panic"),
+    Fault::Supervisor(libc::SIGSTOP),
+    Fault::Supervisor(libc::SIGKILL),
+];
+
+/// The faults of routers.
+const ROUTER: [Fault; 6] = [
+    Fault::Thread("routes", "panic"),
+    Fault::Thread("packets", "loop"),
+    Fault::Supervisor(libc::SIGKILL),
+    Fault::Thread("supervisor", "loop"),
+    Fault::Worker(libc::SIGSTOP),
+    Fault::Thread("routes", "memory"),
+];
+
 /// Number of faults that an instance may have within a time before its restarts are delayed, as the service has it; the
 /// time is longer by what passes between a fault and its notice.
 const AT_ONCE: (usize, Duration) = (3, Duration::from_secs(62));
+/// Longest time from a fault to packets again, five times what `make trust` asks of 99 in 100 on a machine that does
+/// nothing else.
+const LONGEST: Duration = Duration::from_secs(15);
+
+/// An instance that gets faults.
+struct Target<'a> {
+    name: String,
+    faults: &'static [Fault],
+    /// Index of its first fault.
+    first: usize,
+    passes: Box<dyn Fn(Duration) -> bool + Sync + 'a>,
+}
+
+impl Target<'_> {
+    /// Returns its fault with this number, from 0 on.
+    fn fault(&self, number: usize) -> Fault {
+        self.faults[(self.first + number) % self.faults.len()]
+    }
+}
+
+/// Returns the instances that get faults: tunnels from 1 to `count`, and the gateways and routers.
+fn targets<'a>(service: &'a Service, count: u8, forwarders: &'a [Forwarder]) -> Vec<Target<'a>> {
+    let (most, _) = AT_ONCE;
+    let tunnels = (1..=count).map(|net| Target {
+        name: format!("sg{net}"),
+        faults: &FAULTS,
+        first: most * usize::from(net - 1),
+        passes: Box::new(move |longest| service.passes(net, longest)),
+    });
+    // There are two of each.
+    let forwarders = forwarders.iter().enumerate().map(|(at, forwarder)| Target {
+        name: forwarder.name.to_owned(),
+        faults: if forwarder.name.starts_with("bridge") { &BRIDGE } else { &ROUTER },
+        first: most * (at / 2),
+        passes: Box::new(move |longest| forwarder.passes(service, longest)),
+    });
+    tunnels.chain(forwarders).collect()
+}
 
 #[test]
 fn packets_pass_again_soon_after_each_fault_and_no_other_instance_notices() {
     let injections = std::env::var("SEGUE_INJECTIONS").ok().and_then(|text| text.parse::<usize>().ok()).unwrap_or(50);
     let (most, span) = AT_ONCE;
-    let count = u8::try_from(injections.div_ceil(most).clamp(1, 50)).unwrap();
-    // The last one has no fault.
-    let Some(service) = Service::start(test_name!(), count + 1, "", &[]) else { return };
-    let slowest = AtomicU64::new(0);
-    let times = std::sync::Mutex::new(Vec::new());
-    let before = service.pids(count + 1);
+    let count = u8::try_from(injections.div_ceil(most).saturating_sub(4).clamp(1, 46)).unwrap();
+    let tables = Forwarder::TABLES.to_owned() + Forwarder::MORE_TABLES;
+    let prepare = |ground: &Ground| [Forwarder::both(ground), Forwarder::more(ground)].into_iter().flatten().collect();
+    // The last tunnel has no fault.
+    let made: Option<(Service, Vec<Forwarder>)> = Service::prepared(test_name!(), count + 1, &tables, &[], prepare);
+    let Some((service, forwarders)) = &made else { return };
+    let targets = targets(service, count, forwarders);
+    for target in &targets {
+        assert!((target.passes)(PATIENCE), "{}: {}", target.name, tail(&service.near));
+    }
+    let witness = format!("sg{}", count + 1);
+    let names = targets.iter().map(|target| &target.name).chain([&witness]);
+    let pids = || names.clone().map(|name| (name.clone(), service.patient_pid(name))).collect::<BTreeMap<_, _>>();
+    let before = pids();
+    let times = Mutex::new(Vec::new());
     thread::scope(|scope| {
         for lane in 0..2 {
-            let (service, slowest, times) = (&service, &slowest, &times);
+            let (targets, times) = (&targets, &times);
             scope.spawn(move || {
                 let mut recent = BTreeMap::<usize, VecDeque<Instant>>::new();
                 for number in 0..injections {
                     // Each lane has instances of its own.
-                    let at = number % usize::from(count);
+                    let at = number % targets.len();
                     if at % 2 != lane {
                         continue;
                     }
-                    let net = u8::try_from(1 + at).unwrap();
-                    let fault = FAULTS[(number + number / usize::from(count)) % FAULTS.len()];
+                    let target = &targets[at];
+                    let fault = target.fault(number / targets.len());
                     let ends = recent.entry(at).or_default();
                     if ends.len() == most {
                         let oldest = ends.pop_front().unwrap();
                         thread::sleep(span.saturating_sub(oldest.elapsed()));
                     }
-                    let took = service.fault(net, fault);
+                    let took = service.fault_of(&target.name, fault, &*target.passes);
                     ends.push_back(Instant::now());
-                    slowest.fetch_max(took.as_millis() as u64, Ordering::Relaxed);
-                    times.lock().unwrap().push((took, fault));
+                    times.lock().unwrap().push((took, fault, &target.name));
                 }
             });
         }
     });
-    // A figure, not an assertion: it depends on what else the machine does.
     let mut times = times.into_inner().unwrap();
-    times.sort_by_key(|(took, _)| *took);
+    times.sort_by_key(|(took, ..)| *took);
     let p99 = times[(times.len() * 99).div_ceil(100) - 1].0;
-    println!(
-        "{injections} faults: p99 {} ms, slowest {} ms {:?}",
-        p99.as_millis(),
-        slowest.load(Ordering::Relaxed),
-        times.last()
-    );
-    let after = service.pids(count + 1);
+    let slowest = times.last().expect("a fault");
+    println!("{} faults: p99 {} ms, slowest {} ms {slowest:?}", times.len(), p99.as_millis(), slowest.0.as_millis());
+    assert!(slowest.0 < LONGEST, "{slowest:?}");
+    let after = pids();
     assert!(after.values().all(Option::is_some), "{after:?}");
-    let witness = format!("sg{}", count + 1);
     for (name, pid) in &before {
-        assert_eq!(*pid == after[name], *name == witness, "{name}: only the one without a fault has its process");
+        let is_ended = times.iter().any(|(_, fault, target)| *target == name && fault.ends());
+        assert_eq!(*pid != after[name], is_ended, "{name}: each one with a fault that ends it has another process");
     }
 }
 
@@ -172,6 +240,105 @@ fn a_thread_that_hangs_or_loops_beside_the_packets_is_ended_after_its_time() {
         let wanted = format!("sg{net}: the {thread} did not report for");
         assert!(errors.iter().any(|error| error.contains(&wanted)), "{kind} {wanted}: {errors:?}");
     }
+}
+
+#[test]
+fn flows_of_both_workers_pass_again_after_each_fault_of_the_second_one() {
+    let tables = Forwarder::TABLES.replace("name = \"bridge\"\n", "name = \"bridge\"\nworkers = 2\n");
+    let made = Service::with_keys(test_name!(), (5, "workers = 2"), &tables, &[], Forwarder::both);
+    let Some((service, [bridge, _])) = &made else { return };
+    let ground = &service.ground;
+    let of_tunnel = |net: u8| {
+        let place = |end: Peer, host| Place { host, address: end.address(net, Family::V4) };
+        (
+            format!("sg{net}"),
+            ["udp".to_owned(), format!("sg{net}")],
+            [place(Peer::A, &ground.a), place(Peer::B, &ground.b)],
+        )
+    };
+    let of_bridge = ("bridge".to_owned(), ["br-b", "br-c"].map(str::to_owned), bridge.ends(ground));
+    let is_passed = |(name, ports, ends): (String, [String; 2], [Place<'_>; 2])| {
+        assert!(reach((ends[0].host, ends[0].address), (ends[1].host, ends[1].address), PATIENCE).is_ok(), "{name}");
+        let flows = Flows::between(ends);
+        let shares = || {
+            assert!(flows.pass(PATIENCE), "{name}: {}", tail(&service.near));
+            let stat = service.stat(&name)?;
+            let received =
+                |worker: usize, port: &String| stat["workers"][worker]["ports"][port]["receive"]["packets"].as_u64();
+            [0, 1].iter().all(|worker| ports.iter().all(|port| received(*worker, port) > Some(0))).then_some(())
+        };
+        until(&format!("both workers of {name}"), service, shares);
+        (name.clone(), flows)
+    };
+    let witness = service.patient_pid("sg5");
+    let faults = [
+        (of_tunnel(1), "panic", "segue has a fault at "),
+        (of_tunnel(2), "memory", "the process that moves packets was ended by signal "),
+        (of_tunnel(3), "loop", "the packet loop of worker 1 used "),
+        (of_tunnel(4), "hang", "the packet loop of worker 1 did not report for "),
+        (of_bridge, "loop", "the packet loop of worker 1 used "),
+    ];
+    thread::scope(|scope| {
+        for (instance, kind, words) in faults {
+            scope.spawn(move || {
+                let (name, flows) = is_passed(instance);
+                let passes = |longest| flows.pass(longest);
+                service.fault_of(&name, Fault::Thread("worker1", kind), &passes);
+                let (wanted, errors) = (format!("{name}: {words}"), errors(service));
+                assert!(errors.iter().any(|error| error.contains(&wanted)), "{wanted}: {errors:?}");
+                service.fault_of(&name, Fault::Worker(libc::SIGSTOP), &passes);
+            });
+        }
+    });
+    assert_eq!(service.patient_pid("sg5"), witness);
+}
+
+#[test]
+fn a_supervisor_that_panics_loops_hangs_or_gets_no_memory_is_replaced_by_its_service() {
+    let Some(service) = Service::start(test_name!(), 5, "", &[]) else { return };
+    let witness = service.patient_pid("sg5");
+    let faults = [
+        (1, "panic", "segue has a fault at "),
+        (2, "memory", "has ended (signal: 6"),
+        (3, "loop", "the supervisor used "),
+        (4, "hang", "the supervisor did not look after it for "),
+    ];
+    thread::scope(|scope| {
+        for (net, kind, _) in faults {
+            let service = &service;
+            scope.spawn(move || {
+                let took = service.fault(net, Fault::Thread("supervisor", kind));
+                assert!(kind != "hang" || took >= Duration::from_secs(10), "{took:?}");
+            });
+        }
+    });
+    assert_eq!(service.patient_pid("sg5"), witness);
+    let errors = errors(&service);
+    for (net, kind, words) in faults {
+        let name = format!("sg{net}");
+        let is_told = |error: &String| error.starts_with(&name) && error.contains(words);
+        assert!(errors.iter().any(is_told), "{kind} {name} {words}: {errors:?}");
+    }
+}
+
+#[test]
+fn a_service_that_loops_does_not_say_that_it_is_alive_and_packets_pass_meanwhile() {
+    if cfg!(not(target_arch = "x86_64")) {
+        return skip(test_name!(), "the registers of this architecture are not known to the test");
+    }
+    let directory = Directory::new();
+    let (manager, env) = manager(&directory);
+    let Some(service) =
+        Service::start(test_name!(), 1, "", &env.each_ref().map(|(name, value)| (*name, value.as_str())))
+    else {
+        return;
+    };
+    while manager.recv_timeout(PATIENCE).expect("it is alive") != "WATCHDOG=1" {}
+    sys::make_loop(service.near.id()).unwrap();
+    // Some messages may be from before.
+    let is_alive = (0..100).all(|_| manager.recv_timeout(4 * WATCHDOG).is_ok());
+    assert!(!is_alive, "it says that it is alive");
+    assert!(service.passes(1, PATIENCE), "{}", tail(&service.near));
 }
 
 #[test]
@@ -354,29 +521,44 @@ fn until<T>(what: &str, service: &Service, mut done: impl FnMut() -> Option<T>) 
     }
 }
 
+/// The time after which the service manager ends a service that says nothing.
+const WATCHDOG: Duration = Duration::from_millis(400);
+
+/// Returns the messages to a service manager, which takes each at once, and the environment in which a service reports
+/// to it.
+fn manager(directory: &Directory) -> (Receiver<String>, [(&'static str, String); 2]) {
+    let path = directory.file("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    let (sender, messages) = channel();
+    thread::spawn(move || {
+        let mut bytes = [0; 2000];
+        while let Ok(len) = socket.recv(&mut bytes)
+            && sender.send(String::from_utf8_lossy(&bytes[..len]).into_owned()).is_ok()
+        {}
+    });
+    let path = path.to_str().expect("a path").to_owned();
+    (messages, [("NOTIFY_SOCKET", path), ("WATCHDOG_USEC", WATCHDOG.as_micros().to_string())])
+}
+
 #[test]
 fn an_instance_that_cannot_run_takes_no_other_with_it_and_is_named() {
     let directory = Directory::new();
-    let path = directory.file("notify");
-    let manager = UnixDatagram::bind(&path).unwrap();
-    manager.set_read_timeout(Some(PATIENCE)).unwrap();
-    let count = if std::env::var_os("SEGUE_FULL").is_some() { 50 } else { 8 };
+    let (manager, env) = manager(&directory);
+    let count = if segue_testkit::is_set("SEGUE_FULL") { 50 } else { 8 };
     let broken = "[[gateway]]\nin = \"late0\"\nout = \"tap:tap9\"\nname = \"gw9\"\n";
-    let env = [("NOTIFY_SOCKET", path.to_str().unwrap()), ("WATCHDOG_USEC", "400000")];
+    let env = env.each_ref().map(|(name, value)| (*name, value.as_str()));
     let Some(service) = Service::start(test_name!(), count, broken, &env) else { return };
-    let messages = || {
-        let mut bytes = [0; 2000];
-        let len = manager.recv(&mut bytes).expect("the service manager hears nothing");
-        String::from_utf8_lossy(&bytes[..len]).into_owned()
-    };
+    let message = || manager.recv_timeout(PATIENCE).expect("the service manager hears nothing");
     let alive = |times: usize| {
+        // What came before says nothing of now.
+        manager.try_iter().for_each(drop);
         for _ in 0..times {
-            while messages() != "WATCHDOG=1" {}
+            while message() != "WATCHDOG=1" {}
         }
     };
     let before = service.pids(count);
     assert!(before.values().all(Option::is_some), "all others run: {before:?}");
-    let ready = std::iter::repeat_with(messages).find(|text| text.starts_with("READY=1")).unwrap();
+    let ready = std::iter::repeat_with(message).find(|text| text.starts_with("READY=1")).unwrap();
     assert!(ready.ends_with("up, not up: gw9"), "{ready}");
     // It has a name and a reason, and the service is alive.
     let absent = |service: &Service| {
@@ -398,8 +580,7 @@ fn an_instance_that_cannot_run_takes_no_other_with_it_and_is_named() {
     alive(3);
     // A reload with one more that cannot run is refused, and changes nothing.
     let text = fs::read_to_string(service.file()).unwrap();
-    fs::write(service.file(), text + &tunnel(segue_lab::Peer::A, 200, "").replace("198.18.0.1", "198.18.0.77"))
-        .unwrap();
+    fs::write(service.file(), text + &tunnel(Peer::A, 200, "").replace("198.18.0.1", "198.18.0.77")).unwrap();
     sys::signal(service.near.id(), libc::SIGHUP).unwrap();
     until("the reload is refused", &service, || {
         service.events().into_iter().find(|event| event["event"] == "reload_refused")
