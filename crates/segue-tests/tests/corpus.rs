@@ -104,7 +104,7 @@ fn every_target_holds_on_damaged_inputs() {
             if found.is_err() {
                 let path = std::env::temp_dir().join(format!("segue-fuzz-{name}-{number}"));
                 fs::write(&path, &bytes).expect("a temporary file");
-                panic!("{name}, seed {seed}, input {number}: {}", path.display());
+                panic!("{name}, seed {seed}, input {number}: {}; run `tools/fuzz-runs found {name}`", path.display());
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use segue_lab::Family::V4;
 use segue_lab::{Host, LinkForm, Peer, Process, which};
 use segue_tests::Carrier::Gue;
 use segue_tests::Inside::Gre;
-use segue_tests::{Ground, Pair, Shape, Tunnel, skip, test_name, traffic};
+use segue_tests::{Ground, Pair, Shape, Stat, Tunnel, skip, test_name, traffic};
 use serde_json::Value;
 
 /// Time within which an expected event must happen.
@@ -229,6 +229,171 @@ fn a_tunnel_is_stopped_by_its_name() {
     assert!(tunnel.process.wait(PATIENCE).expect("it ends").success());
     let again = segue(&ground.a, &ground.program, &["stop", "sg1"]);
     assert_eq!(again.status.code(), Some(1), "{}", text(&again.stderr));
+}
+
+/// A program that listens at the path of its first word, as a service manager does, and passes that socket, under the
+/// name of the second word, to a program with the other words. It lives on, and reports a signal and the program's end.
+const MANAGER: &str = "
+import os, signal, socket, sys
+signal.signal(signal.SIGTERM, lambda *_: print('signalled', flush=True))
+path, name, *words = sys.argv[1:]
+os.makedirs(os.path.dirname(path), exist_ok=True)
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(path)
+listener.listen()
+child = os.fork()
+if not child:
+    os.dup2(listener.fileno(), 3)
+    os.set_inheritable(3, True)
+    passed = {'LISTEN_PID': str(os.getpid()), 'LISTEN_FDS': '1', 'LISTEN_FDNAMES': name}
+    os.execve(words[0], words, {**os.environ, **passed})
+print('ended', os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+sys.stdin.read()
+";
+
+/// Starts a tunnel that gets its control socket under this name from a service manager.
+fn passed(ground: &Ground, name: &str) -> Process {
+    let mut command = ground.a.command("python3");
+    command.args(["-c", MANAGER, "/run/segue/sg1.sock", name]).arg(&ground.program).arg("tunnel");
+    command.args(Shape::new(Gre, Gue, V4).words(Peer::A, 1)).stdin(Stdio::piped());
+    Process::spawn(command, b"\n").expect("python3 starts")
+}
+
+#[test]
+fn a_tunnel_with_a_socket_of_the_service_manager_is_stopped_and_the_manager_gets_no_signal() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["python3"]) else { return };
+    let mut manager = passed(&ground, "control");
+    let begin = Instant::now();
+    while !segue(&ground.a, &ground.program, &["stat", "sg1"]).status.success() {
+        assert!(begin.elapsed() < PATIENCE && manager.ended().is_none(), "{}", manager.last_words());
+        thread::sleep(Duration::from_millis(20));
+    }
+    let stopped = segue(&ground.a, &ground.program, &["stop", "sg1"]);
+    assert!(stopped.status.success(), "{}", text(&stopped.stderr));
+    assert!(!ground.a.has_device("sg1"));
+    manager.wait_for_line("ended 0", PATIENCE).expect("the tunnel has ended");
+    assert!(!manager.stdout().contains("signalled"), "{}", manager.stdout());
+}
+
+#[test]
+fn a_tunnel_beside_a_socket_of_its_name_that_was_not_passed_as_a_control_socket_does_not_start() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["python3"]) else { return };
+    let mut manager = passed(&ground, "sg1.sock");
+    manager.wait_for_line("ended 1", PATIENCE).unwrap_or_else(|error| panic!("{error}: {}", manager.stderr()));
+    assert!(manager.stderr().contains("sg1 is already running"), "{}", manager.stderr());
+    assert!(!ground.a.has_device("sg1"));
+}
+
+/// Returns the `[[tunnel]]` of network `net` on a port that all share, with further lines.
+fn table(net: u8, more: &str) -> String {
+    let ends = "local = \"198.18.0.1\"\nremote = \"198.18.0.2\"\nencap = \"gue\"\nport = 6080";
+    format!("[[tunnel]]\ndev = \"sg{net}\"\n{ends}\nkey = {net}\n{more}\n")
+}
+
+/// A service `near` with its file.
+struct Near<'a> {
+    ground: &'a Ground,
+    directory: Directory,
+    service: Process,
+}
+
+impl Near<'_> {
+    /// Starts the service with this content of its file, and waits until it has started its instances.
+    #[track_caller]
+    fn start<'a>(ground: &'a Ground, name: &str, text: &str) -> Near<'a> {
+        let directory = Directory::new(name, 0);
+        let file = directory.0.join("near.toml");
+        fs::write(&file, text).expect("a file");
+        let mut command = ground.a.command(&ground.program);
+        command.args(["run", "-j", "-c"]).arg(&file);
+        let mut service = Process::spawn(command, b"").expect("segue starts");
+        service.wait_for_line("\"event\":\"ready\"", PATIENCE).unwrap_or_else(|error| panic!("{error}"));
+        Near { ground, directory, service }
+    }
+
+    /// Changes the file and reloads it.
+    fn reload(&self, text: &str) -> Output {
+        fs::write(self.directory.0.join("near.toml"), text).expect("a file");
+        segue(&self.ground.a, &self.ground.program, &["reload", "near"])
+    }
+
+    fn knob(&self, instance: &str, name: &str) -> String {
+        text(&segue(&self.ground.a, &self.ground.program, &["set", instance, name, "-q"]).stdout).trim().to_owned()
+    }
+}
+
+#[test]
+fn a_socket_left_by_a_start_that_was_killed_does_not_take_the_place_of_a_live_one() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["python3"]) else { return };
+    let left = "import socket; socket.socket(socket.AF_UNIX).bind('/run/segue/sg1.next')";
+    ground.a.run("python3", &["-c", left]).expect("a socket without a listener");
+    let near = Near::start(&ground, "left", &table(1, ""));
+    let stat = Stat::until(&ground.a, &ground.program, "sg1", PATIENCE, |stat| stat.json()["pid"].as_u64() > Some(0));
+    assert!(stat.json()["pid"].as_u64() > Some(0), "{}", near.service.stderr());
+}
+
+#[test]
+fn a_reload_sets_one_knob_of_very_many() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    let knob = |net: u8| format!("net.gro.dev.sg{net}.max_packets");
+    let file = |last: u8| {
+        (1..=250)
+            .map(|net| table(net, &format!("{} = {}", knob(net), if net == 250 { last } else { 9 })))
+            .collect::<String>()
+    };
+    let near = Near::start(&ground, "many", &file(9));
+    assert_eq!(near.knob("sg1", &knob(250)), "9", "{}", near.service.stderr());
+    let reloaded = near.reload(&file(8));
+    assert!(reloaded.status.success(), "{}", text(&reloaded.stderr));
+    assert_eq!(near.knob("sg1", &knob(250)), "8", "{}{}", text(&reloaded.stderr), near.service.stderr());
+    // All of them at once.
+    let all = file(8).replace("max_packets = 9", "max_packets = 7");
+    assert!(near.reload(&all).status.success());
+    assert_eq!([1, 249, 250].map(|net| near.knob("sg1", &knob(net))), ["7", "7", "8"]);
+}
+
+/// A program in front of the control socket of an instance, which drops requests to set knobs while there is a file.
+const PROXY: &str = "
+import os, socket, sys
+path, real, refuses = sys.argv[1:]
+os.rename(path, real)
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(path)
+listener.listen()
+print('listens', flush=True)
+while True:
+    client, _ = listener.accept()
+    line = client.makefile('rb').readline()
+    if not (line.startswith(b'{\"set\"') and os.path.exists(refuses)):
+        server = socket.socket(socket.AF_UNIX)
+        server.connect(real)
+        server.sendall(line)
+        client.sendall(server.makefile('rb').read())
+    client.close()
+";
+
+#[test]
+fn a_knob_that_could_not_be_set_is_named_and_the_next_reload_sets_it() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["python3"]) else { return };
+    let near = Near::start(&ground, "refused", &table(1, ""));
+    let refuses = near.directory.0.join("refuses");
+    let mut command = ground.a.command("python3");
+    command.args(["-c", PROXY, "/run/segue/sg1.sock", "/run/segue/sg1.real"]).arg(&refuses);
+    let mut proxy = Process::spawn(command, b"").expect("python3 starts");
+    proxy.wait_for_line("listens", PATIENCE).unwrap_or_else(|error| panic!("{error}"));
+    fs::write(&refuses, "").expect("a file");
+    let changed = table(1, "net.inet.udp.gso = 0");
+    for _ in 0..2 {
+        let failed = near.reload(&changed);
+        let said = text(&failed.stderr);
+        assert_eq!(failed.status.code(), Some(1), "{said}");
+        assert!(said.contains("failed to set the knobs of sg1"), "{said}");
+        assert_eq!(near.knob("sg1", "net.inet.udp.gso"), "1");
+    }
+    fs::remove_file(&refuses).expect("a file");
+    let reloaded = near.reload(&changed);
+    assert!(reloaded.status.success() && text(&reloaded.stderr).contains("knobs set sg1"), "{reloaded:?}");
+    assert_eq!(near.knob("sg1", "net.inet.udp.gso"), "0");
 }
 
 #[test]

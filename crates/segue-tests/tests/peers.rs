@@ -170,6 +170,32 @@ fn one_interface_reaches_peers_of_every_encapsulation_at_once() {
 }
 
 #[test]
+fn a_fault_of_the_interface_the_link_or_the_address_of_a_tunnel_with_a_table_is_named_until_it_is_mended() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    let _tunnel = start_a(&ground, BY_DAEMON);
+    let codes = |stat: &Stat| {
+        let found = stat.json()["health"].as_array().cloned().unwrap_or_default();
+        found.iter().map(|problem| problem["code"].as_str().unwrap_or_default().to_owned()).collect::<Vec<_>>()
+    };
+    let await_codes = |wanted: &[&str]| {
+        let stat = Stat::until(&ground.a, &ground.program, DEVICE, PATIENCE, |stat| codes(stat) == wanted);
+        assert_eq!(codes(&stat), wanted, "{}", stat.json());
+    };
+    await_codes(&[]);
+    let link = segue_lab::DEVICE;
+    for (code, fault, cure) in [
+        ("interface_down", format!("link set {DEVICE} down"), format!("link set {DEVICE} up")),
+        ("link_down", format!("link set {link} down"), format!("link set {link} up")),
+        ("address_gone", format!("addr del 198.18.0.1/24 dev {link}"), format!("addr add 198.18.0.1/24 dev {link}")),
+    ] {
+        ip(&ground.a, &fault);
+        await_codes(&[code]);
+        ip(&ground.a, &cure);
+        await_codes(&[]);
+    }
+}
+
+#[test]
 fn the_kernel_carries_the_peers_of_a_table_that_need_nothing_of_segue() {
     let form = LinkForm::Nic;
     let Some(ground) = fastpath::ground(test_name!(), form, &["ping", "bridge"]) else { return };

@@ -2,7 +2,10 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::Duration;
 
 use segue_lab::{Family, LinkForm, Peer, Process, reach};
@@ -24,6 +27,19 @@ fn replace(path: &Path, content: &[u8]) {
 fn executes(pid: u64, path: &Path) -> bool {
     let is = |path: PathBuf| fs::metadata(path).map(|file| (file.dev(), file.ino())).ok();
     is(format!("/proc/{pid}/exe").into()).is_some_and(|own| Some(own) == is(path.to_owned()))
+}
+
+/// Returns the messages for a service manager that come to the socket `path`.
+fn notifications(path: &Path) -> Arc<Mutex<Vec<String>>> {
+    let (socket, messages) = (UnixDatagram::bind(path).expect("a socket"), Arc::<Mutex<Vec<String>>>::default());
+    let kept = Arc::clone(&messages);
+    thread::spawn(move || {
+        let mut bytes = [0; 512];
+        while let Ok(len) = socket.recv(&mut bytes) {
+            kept.lock().expect("a lock").push(String::from_utf8_lossy(&bytes[..len]).into_owned());
+        }
+    });
+    messages
 }
 
 /// Returns the configuration of one end: its tunnel, and at A also another tunnel on that port, a gateway, and the
@@ -54,10 +70,13 @@ fn a_service_continues_with_the_program_that_takes_the_place_of_its_own() {
     for link in ["in0", "out0"] {
         ground.a.run("ip", &["link", "set", link, "up"]).expect("a link");
     }
+    let messages = notifications(&directory.file("notify"));
     let begin = |host: &segue_lab::Host, program: &Path, end, file_name: &Path| {
         fs::write(file_name, file(end, &directory.file("segue.prom"))).expect("a file");
         let mut command = host.command(program);
         command.args(["run", "-j", "-c"]).arg(file_name);
+        // An hour, in which none is due.
+        command.env("NOTIFY_SOCKET", directory.file("notify")).env("WATCHDOG_USEC", "7200000000");
         let mut service = Process::spawn(command, b"").expect("segue starts");
         service.wait_for_line("\"event\":\"ready\"", PATIENCE).unwrap_or_else(|error| panic!("{error}"));
         service
@@ -112,6 +131,10 @@ fn a_service_continues_with_the_program_that_takes_the_place_of_its_own() {
         let lists = ["handed_over", "restarted", "kept", "failed"].map(names);
         assert_eq!(lists, [vec!["sg1"], vec!["metrics"], vec!["in0-out0"], vec![]], "{done}");
         assert!(executes(own, &program), "the service is of the new program");
+        let alive = || messages.lock().expect("a lock").iter().filter(|message| *message == "WATCHDOG=1").count();
+        until("not both programs told the watchdog that they work", || {
+            (alive() == 2 * usize::from(round)).then_some(())
+        });
         let now = pid("sg1");
         assert!(now != before && executes(now, &program), "{before} {now}");
         assert_eq!((pid("in0-out0"), index()), (gateway, made.clone()), "the gateway and the interface are the same");

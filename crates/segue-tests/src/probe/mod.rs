@@ -1,8 +1,10 @@
 //! Probe of a running process's sandbox: the process is made to try each system call. On x86-64 alone: the registers
 //! differ elsewhere.
 
+mod reach;
 mod sys;
 
+pub use reach::{FILES, Reach, capabilities};
 pub use sys::Held;
 
 use std::collections::BTreeSet;
@@ -25,18 +27,37 @@ pub const NOT_TRIED: [i64; 10] = [
     336,
 ];
 
+/// System calls that take no arguments, or any, and leave something behind: `sync`, `umask`, `setsid`, `vhangup`,
+/// `munlockall`, `msgget`, `alarm`, `set_tid_address`, and new descriptors. For a process whose filter lists what is
+/// refused, and which is to go on.
+pub const LASTING: [i64; 10] = [
+    libc::SYS_sync,
+    libc::SYS_umask,
+    libc::SYS_setsid,
+    libc::SYS_vhangup,
+    libc::SYS_munlockall,
+    libc::SYS_msgget,
+    libc::SYS_alarm,
+    libc::SYS_set_tid_address,
+    libc::SYS_eventfd,
+    libc::SYS_inotify_init,
+];
+
+/// Bit of the numbers of the same calls in the ABI x32 (asm/unistd.h).
+pub const X32: i64 = 0x4000_0000;
+
 /// The error numbers of a call that is refused, or that does not exist.
 const REFUSED: [i64; 3] = [-(libc::EPERM as i64), -(libc::EACCES as i64), -(libc::ENOSYS as i64)];
 
 impl Held {
     /// Returns the numbers of all system calls that the filter does not refuse when called with invalid arguments.
-    /// Those in [`NOT_TRIED`] are not made.
+    /// Those in [`NOT_TRIED`] and `besides` are not made.
     ///
     /// # Errors
     /// Where the process has ended, or cannot be asked.
-    pub fn calls(&self) -> io::Result<BTreeSet<i64>> {
+    pub fn calls(&self, besides: &[i64]) -> io::Result<BTreeSet<i64>> {
         let mut found = BTreeSet::new();
-        for number in (0..NUMBERS).filter(|number| !NOT_TRIED.contains(number)) {
+        for number in (0..NUMBERS).filter(|number| !NOT_TRIED.contains(number) && !besides.contains(number)) {
             if !REFUSED.contains(&self.call(number, [u64::MAX; 6])?) {
                 found.insert(number);
             }

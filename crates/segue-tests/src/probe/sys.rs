@@ -30,20 +30,25 @@ fn request(number: libc::c_uint, pid: libc::pid_t, address: u64, data: u64) -> i
     }
 }
 
+/// Number of looks at once for a process that has just been continued: one step takes some microseconds.
+const LOOKS: u32 = 1000;
+
 /// Waits until the process has stopped.
 fn stopped(pid: libc::pid_t) -> io::Result<()> {
-    let begin = Instant::now();
+    let (begin, mut looks) = (Instant::now(), 0);
     loop {
         let mut status = 0;
         // SAFETY: `status` outlives the call.
         let found = unsafe { libc::waitpid(pid, &raw mut status, libc::__WALL | libc::WNOHANG) };
         match found {
             0 if begin.elapsed() > PATIENCE => return Err(io::ErrorKind::TimedOut.into()),
+            0 if looks < LOOKS => thread::yield_now(),
             0 => thread::sleep(Duration::from_millis(1)),
             found if found == pid && libc::WIFSTOPPED(status) => return Ok(()),
             found if found == pid => return Err(io::Error::other("the process has ended")),
             _ => return Err(io::Error::last_os_error()),
         }
+        looks += 1;
     }
 }
 
@@ -75,6 +80,11 @@ impl Held {
             }
             thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// Returns the id of the process.
+    pub fn pid(&self) -> u32 {
+        self.pid.unsigned_abs()
     }
 
     /// Writes bytes to the stack of the process, below the part in use, and returns their address.

@@ -1,0 +1,317 @@
+//! Tests of what the processes of each kind of instance reach, by attempts in the running processes: the one that moves
+//! packets, its supervisor, the openers of adapters and the keepers of guests, also where the kernel has no Landlock,
+//! no filters of system calls, or neither. `tools/trust.d/07-calls` prints their lists.
+#![cfg(target_arch = "x86_64")]
+
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use segue_lab::{LinkForm, Process};
+use segue_tests::capture::Directory;
+use segue_tests::faults::{field, helpers, parent, tunnel};
+use segue_tests::probe::{FILES, Held, LASTING, NOT_TRIED, Reach, X32, capabilities};
+use segue_tests::{Ground, Stat, fastpath, sys, test_name, until};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Capabilities that a parent may have: those that `docs/security.md` lists.
+const KILL: u64 = 1 << 5;
+const OF_SERVICE: u64 = KILL | 1 << 2 | 1 << 24;
+/// System calls that are allowed but not tried, and those that are allowed with some arguments only: mmap, mprotect,
+/// tgkill, ioctl, fcntl, setsockopt and bpf.
+const BESIDE: usize = 4 + 7;
+/// System calls that no process of an instance may make, whatever its purpose.
+const NEVER: [i64; 22] = [
+    libc::SYS_open,
+    libc::SYS_creat,
+    libc::SYS_bind,
+    libc::SYS_listen,
+    libc::SYS_clone,
+    libc::SYS_clone3,
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_writev,
+    libc::SYS_rename,
+    libc::SYS_mount,
+    libc::SYS_chroot,
+    libc::SYS_setns,
+    libc::SYS_unshare,
+    libc::SYS_setuid,
+    libc::SYS_capset,
+    libc::SYS_io_uring_setup,
+    libc::SYS_bpf,
+    libc::SYS_prctl,
+    libc::SYS_seccomp,
+    libc::SYS_init_module,
+];
+
+/// Words that start an instance; the path of a guest's socket is behind `vhost:`.
+const TUNNEL: &str = "tunnel dev sg1 local 198.18.0.1 remote 198.18.0.2 encap gue";
+const GUESTS: &str = "gateway --name sg1 vhost:left vhost:right,client";
+const ADAPTER: &str = "lan78xx up --dev sg1 --usb usbip://198.18.0.2/1-1";
+
+/// A running instance, `sg1` of host A.
+struct Instance {
+    process: Process,
+    worker: u32,
+    /// The processes that open devices or talk to front ends.
+    helpers: Vec<u32>,
+}
+
+impl Instance {
+    /// Starts an instance of the given words, to which `change` may be made, and returns once its last filter is in
+    /// force, which is the one of this number.
+    #[track_caller]
+    fn start(ground: &Ground, words: &str, change: impl FnOnce(&mut Command), filters: u32) -> Instance {
+        let mut command = ground.a.command(&ground.program);
+        command.args(words.split(' '));
+        change(&mut command);
+        let mut process = Process::spawn(command, b"").unwrap();
+        let begin = Instant::now();
+        let worker = loop {
+            let output = ground.a.command(&ground.program).args(["stat", "sg1", "-j"]).output().unwrap();
+            if output.status.success() {
+                let pid = Stat::read(&ground.a, &ground.program, "sg1").json()["pid"].as_u64().unwrap();
+                break u32::try_from(pid).unwrap();
+            }
+            assert!(process.ended().is_none() && begin.elapsed() < PATIENCE, "{words}: {}", process.last_words());
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        // The control socket answers before the last filter is in force.
+        let count = |pid: u32| field(&status(pid), "Seccomp_filters").parse::<u32>().unwrap();
+        let own = count(std::process::id());
+        until("the last filter", || (count(worker) >= own + filters).then_some(()));
+        Instance { process, worker, helpers: helpers(worker) }
+    }
+
+    /// Checks that what was tried has harmed nothing, and ends the instance.
+    #[track_caller]
+    fn end(mut self, ground: &Ground) {
+        let now = Stat::read(&ground.a, &ground.program, "sg1").json()["pid"].as_u64();
+        assert_eq!(now, Some(self.worker.into()), "{}", self.process.last_words());
+        self.process.terminate();
+        assert_eq!(self.process.wait(PATIENCE).unwrap().code(), Some(0), "{}", self.process.last_words());
+    }
+}
+
+#[track_caller]
+fn status(pid: u32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/status")).unwrap()
+}
+
+/// Stops a process, or records that this machine does not allow that.
+#[track_caller]
+fn hold(pid: u32) -> Option<Held> {
+    match Held::new(pid) {
+        Ok(held) => Some(held),
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            segue_lab::skip_this_test("ptrace is not allowed here");
+            None
+        }
+        Err(error) => panic!("{pid}: {error}"),
+    }
+}
+
+/// Starts the model of an adapter at host B, for [`ADAPTER`].
+#[track_caller]
+fn model(ground: &Ground) -> Process {
+    let mut command = ground.b.command(&ground.program);
+    command.args(["lan78xx", "model", "--usbip", "198.18.0.2:3240", "--wire", "tap:cable0", "-q"]);
+    let mut model = Process::spawn(command, b"").unwrap();
+    until("the model", || {
+        assert!(model.ended().is_none(), "{}", model.last_words());
+        let listening = ground.b.run("cat", &["/proc/net/tcp"]).unwrap();
+        // Port 3240, in the state of a listener.
+        listening.contains(":0CA8 00000000:0000 0A").then_some(())
+    });
+    model
+}
+
+/// Puts the sockets of an instance's guests into a directory.
+fn placed(words: &str, directory: &Directory) -> String {
+    words.replace("vhost:", &format!("vhost:{}/", directory.path().display()))
+}
+
+/// Lists what a process of an instance reaches, prints that, and checks what holds for each of them.
+#[track_caller]
+fn listed(pid: u32, of: &str, who: &str) -> Option<Reach> {
+    let held = hold(pid)?;
+    let reach = Reach::of(&held, &[], true).unwrap();
+    println!("the {who} of {of}: {reach}");
+    assert!(reach.files.is_empty(), "the {who} of {of} opens {:?}", reach.files);
+    let found: Vec<_> = NEVER.iter().chain(&NOT_TRIED).filter(|number| reach.calls.contains(number)).collect();
+    assert!(found.is_empty(), "the {who} of {of} makes the calls {found:?}");
+    // The numbers of another ABI are names of the same calls.
+    let read = held.call(X32 | libc::SYS_read, [u64::MAX; 6]).unwrap();
+    assert_eq!(read, -i64::from(libc::EPERM), "the {who} of {of} in x32");
+    let is_plain = |name: &&String| {
+        name.starts_with('/') && !["/dev/", "/proc/", "/sys/", "/memfd:"].iter().any(|p| name.starts_with(p))
+    };
+    let plain: Vec<_> = reach.open.keys().filter(is_plain).collect();
+    assert!(plain.is_empty(), "the {who} of {of} has {plain:?} open");
+    Some(reach)
+}
+
+/// Lists all processes of an instance; `None` where this machine does not allow that.
+#[track_caller]
+fn list_all(ground: &Ground, of: &str, words: &str, helpers: (usize, &str)) -> Option<()> {
+    let instance = Instance::start(ground, words, |_| (), 3);
+    let worker = listed(instance.worker, of, "worker")?;
+    assert_eq!(worker.capabilities, 0, "{of}");
+    assert!(worker.calls.len() + BESIDE <= 40, "{of}: {} calls: {:?}", worker.calls.len(), worker.calls);
+    let more = [libc::SYS_openat, libc::SYS_socket, libc::SYS_kill, libc::SYS_unlinkat];
+    assert!(more.iter().all(|number| !worker.calls.contains(number)), "{of}: {:?}", worker.calls);
+    let supervisor = listed(parent(instance.worker), of, "supervisor")?;
+    assert_eq!(supervisor.capabilities & !KILL, 0, "{of}");
+    assert!(supervisor.calls.len() <= 40, "{of}: {:?}", supervisor.calls);
+    assert!(!supervisor.calls.contains(&libc::SYS_socket) && !supervisor.calls.contains(&libc::SYS_openat));
+    assert_eq!(instance.helpers.len(), helpers.0, "{of}");
+    // The socket of a front end that listens may be for the starting user alone.
+    let roots = instance.helpers.iter().filter(|pid| field(&status(**pid), "Uid") == "0").count();
+    assert!(roots <= words.matches(",client").count(), "{of}: {roots} of the {}s are root", helpers.1);
+    for pid in &instance.helpers {
+        let helper = listed(*pid, of, helpers.1)?;
+        assert_eq!(helper.capabilities, 0, "{of}");
+        assert!(helper.calls.len() <= 40, "{of}: {:?}", helper.calls);
+        let more = [libc::SYS_kill, libc::SYS_unlinkat, libc::SYS_openat, libc::SYS_getdents64];
+        assert!(more.iter().all(|number| !helper.calls.contains(number)), "{of}: {:?}", helper.calls);
+    }
+    instance.end(ground);
+    Some(())
+}
+
+#[test]
+fn the_processes_of_each_kind_of_instance_reach_no_more_than_they_need() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &["ip"]) else { return };
+    let directory = Directory::new();
+    for port in ["in", "out"] {
+        ground.a.run("ip", &["link", "add", port, "type", "veth", "peer", "name", &format!("{port}1")]).unwrap();
+        ground.a.run("ip", &["link", "set", port, "up"]).unwrap();
+    }
+    let _model = model(&ground);
+    for (of, words, helpers) in [
+        ("a tunnel", TUNNEL, (0, "")),
+        ("a tunnel with two workers", &format!("{TUNNEL} workers 2"), (0, "")),
+        ("a gateway", "gateway --name sg1 in tap:t0", (0, "")),
+        ("a router", "gateway --name sg1 in out --route --nat 198.18.0.9", (0, "")),
+        ("a gateway of guests", &placed(GUESTS, &directory), (2, "keeper")),
+        ("an adapter", ADAPTER, (1, "opener")),
+        ("a model in one process", "lan78xx up --dev sg1 --usb model --wire tap:t1", (0, "")),
+    ] {
+        if list_all(&ground, of, words, helpers).is_none() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn the_processes_of_a_tunnel_on_the_in_kernel_path_reach_no_more_than_they_need() {
+    let Some(ground) = fastpath::ground(test_name!(), LinkForm::Veth, &[]) else { return };
+    let words = "tunnel dev sg1 local 198.18.0.1 remote 198.18.0.2 fastpath require";
+    let _ = list_all(&ground, "a tunnel on the in-kernel path", words, (0, ""));
+}
+
+#[test]
+fn a_service_reaches_no_other_process_and_its_instances_no_more_than_they_need() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    let directory = Directory::new();
+    let file = directory.file("segue.toml");
+    fs::write(&file, tunnel(segue_lab::Peer::A, 1, "")).unwrap();
+    let instance = Instance::start(&ground, &format!("run -c {}", file.display()), |_| (), 4);
+    let of = "an instance of a service";
+    let Some(worker) = listed(instance.worker, of, "worker") else { return };
+    assert!(worker.capabilities == 0 && worker.calls.len() + BESIDE <= 40, "{worker}");
+    let Some(supervisor) = listed(parent(instance.worker), of, "supervisor") else { return };
+    assert!(supervisor.capabilities & !KILL == 0 && supervisor.calls.len() <= 40, "{supervisor}");
+    let Some(held) = hold(parent(parent(instance.worker))) else { return };
+    let service = Reach::of(&held, &LASTING, false).unwrap();
+    println!("the service of one file: {service}");
+    assert_eq!(service.capabilities & !OF_SERVICE, 0, "{service}");
+    // None of these is made by its number in another ABI, for which a list of refused numbers has no entry.
+    for number in [libc::SYS_mount, libc::SYS_reboot, libc::SYS_read, 520] {
+        let answer = held.call(X32 | number, [u64::MAX; 6]).unwrap();
+        assert_eq!(answer, -i64::from(libc::EPERM), "{number} in x32");
+    }
+    drop(held);
+    instance.end(&ground);
+}
+
+/// Checks what holds for a process of an instance by its user and its capabilities alone.
+#[track_caller]
+fn assert_powerless(held: &Held, worker: u32, what: &str) {
+    let pid = held.pid();
+    let text = status(pid);
+    assert_eq!(capabilities(pid).unwrap(), [0; 2], "{what}");
+    assert_eq!((field(&text, "CapBnd"), field(&text, "NoNewPrivs")), ("0000000000000000", "1"), "{what}: {text}");
+    let path = held.write(b"/\0").unwrap();
+    let may = |number: i64, arguments: &[u64]| held.may(number, arguments).unwrap();
+    for (number, arguments) in [
+        (libc::SYS_chroot, &[path][..]),
+        (libc::SYS_unshare, &[libc::CLONE_NEWNET as u64]),
+        (libc::SYS_sethostname, &[path, 1]),
+        (libc::SYS_mount, &[path, path, path, libc::MS_BIND, 0]),
+        (libc::SYS_socket, &[libc::AF_PACKET as u64, libc::SOCK_RAW as u64, 0]),
+    ] {
+        assert!(!may(number, arguments), "{what} makes the call {number}");
+    }
+    // The front end of a guest that listens has its socket for the starting user.
+    if field(&text, "Uid") == "0" {
+        return;
+    }
+    let write = libc::O_WRONLY;
+    for (path, flags) in [
+        ("/etc/passwd", write),
+        ("/etc/shadow", libc::O_RDONLY),
+        ("/proc/self/mem", libc::O_RDWR),
+        ("/proc/1/environ", libc::O_RDONLY),
+        ("/proc/sys/net/ipv4/ip_forward", write),
+        ("/sys/fs/cgroup/cgroup.procs", write),
+        ("/run/segue/x", libc::O_CREAT | write),
+        ("/etc/x", libc::O_CREAT | write),
+    ] {
+        assert!(!held.opens(path, flags).unwrap(), "{what} opens {path}");
+    }
+    let attach = [libc::PTRACE_ATTACH.into(), 1, 0, 0];
+    assert!(!may(libc::SYS_setuid, &[0]) && !may(libc::SYS_setgid, &[0]), "{what} becomes root");
+    assert!(!may(libc::SYS_kill, &[1, 0]) && !may(libc::SYS_ptrace, &attach), "{what} reaches root's processes");
+    // Each process has a user of its own, unless the machine has one for all of them.
+    let shares = field(&status(worker), "Uid") == field(&text, "Uid");
+    assert!(shares || !may(libc::SYS_kill, &[worker.into(), 0]), "{what} signals the worker");
+}
+
+#[test]
+fn without_landlock_or_seccomp_or_both_an_opener_and_a_keeper_have_no_rights_of_root() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &[]) else { return };
+    let (directory, _model) = (Directory::new(), model(&ground));
+    let (landlock, seccomp) = (libc::SYS_landlock_create_ruleset, libc::SYS_seccomp);
+    for (without, filters, what) in [
+        (&[landlock][..], 4, "without Landlock"),
+        (&[seccomp], 1, "without seccomp"),
+        (&[landlock, seccomp], 2, "without Landlock and seccomp"),
+    ] {
+        for (words, who) in [(GUESTS, "keeper"), (ADAPTER, "opener")] {
+            let weaken = |command: &mut Command| {
+                command.arg("--weak-sandbox");
+                without.iter().for_each(|call| sys::without_call(command, *call));
+            };
+            let instance = Instance::start(&ground, &placed(words, &directory), weaken, filters);
+            assert!(!instance.helpers.is_empty(), "{who} {what}");
+            for pid in instance.helpers.iter().chain([&instance.worker]) {
+                let who = if *pid == instance.worker { "worker" } else { who };
+                let what = format!("a {who} {what}");
+                let Some(held) = hold(*pid) else { return };
+                assert_powerless(&held, instance.worker, &what);
+                // Each of the two alone keeps files out of reach. Paths alone are not Landlock's.
+                let files = FILES.iter().filter(|(_, flags)| flags & (libc::O_PATH | libc::O_CREAT) == 0);
+                let reached: Vec<_> = files.filter(|(path, flags)| held.opens(path, *flags).unwrap()).collect();
+                assert!(without.len() == 2 || reached.is_empty(), "{what} opens {reached:?}");
+                if !without.contains(&seccomp) {
+                    let found: Vec<_> = NEVER.iter().filter(|call| held.may(**call, &[u64::MAX; 6]).unwrap()).collect();
+                    assert!(found.is_empty(), "{what} makes the calls {found:?}");
+                }
+            }
+            instance.end(&ground);
+        }
+    }
+}
