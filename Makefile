@@ -100,6 +100,7 @@ check: ## form: format, lints, docs, layers, style, commits, licences, duplicate
 	tools/unsafe
 	tools/mutants --self-test
 	tools/fuzz-runs --self-test
+	tools/trust.d/06-coverage --check
 	tools/judges --self-test
 	tools/trust.d/09-soak --self-test >/dev/null
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
@@ -149,7 +150,7 @@ mutants: ## mutation tests of engine and NAT: 150 changes that SEED chooses, of 
 miri: ## the code with unsafe that Miri can interpret (a nightly toolchain)
 	tools/miri
 
-loom: ## every interleaving of the threads that share boards, knobs and feeds
+loom: ## interleavings of the threads that share boards, knobs and feeds (of feeds, those with two preemptions)
 	@tools/need build
 	$(CARGO) test --release --locked --manifest-path tools/loom/Cargo.toml --target-dir '$(OUT)/loom' -- models::
 

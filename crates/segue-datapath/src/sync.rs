@@ -1,4 +1,4 @@
-//! Types shared by threads, under names that `tools/loom` replaces with models to explore every interleaving.
+//! Types shared by threads, under names that `tools/loom` replaces with models to explore interleavings.
 
 pub(crate) use std::io::{PipeReader, PipeWriter, pipe};
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! The invariants that hold in every interleaving.
+//! The invariants that hold in every interleaving, and for feeds in those with at most two preemptions.
 
 use loom::sync::Arc;
 use loom::thread;

@@ -388,6 +388,8 @@ impl<'a> NoteReader<'a> {
 
 #[cfg(test)]
 mod tests {
+    use segue_testkit::Rng;
+
     use super::*;
 
     fn member(position: u64, ticks: Option<u64>, head: &[u8], payload: Range<usize>) -> Member {
@@ -505,6 +507,24 @@ mod tests {
             assert_eq!(find(&list, order), Some((NoteKind::Members, note)));
             let rest = filtered(&list, order, |code| code != OPTION);
             assert_eq!(options::list(&rest, order).collect::<Vec<_>>(), [(options::COMMENT, &b"kept"[..])]);
+        }
+    }
+
+    #[test]
+    fn every_number_reads_back_from_the_fewest_bytes_and_from_no_fewer() {
+        let mut rng = Rng::new(7);
+        let ends = (0..64).flat_map(|bits| [1_u64 << bits, (1 << bits) - 1, u64::MAX >> bits]);
+        let any: Vec<u64> = (0..20_000).map(|round| rng.next_u64() >> (round % 64)).collect();
+        for value in ends.chain(any) {
+            let mut bytes = Vec::new();
+            number(&mut bytes, value);
+            let len = (u64::BITS - value.leading_zeros()).div_ceil(7).max(1) as usize;
+            assert_eq!(bytes.len(), len, "{value}");
+            assert!((0..len).all(|cut| NoteReader(&bytes[..cut]).number().is_none()), "{value}");
+            signed(&mut bytes, value as i64);
+            bytes.push(0xa5);
+            let mut reader = NoteReader(&bytes);
+            assert_eq!((reader.number(), reader.signed(), reader.0), (Some(value), Some(value as i64), &[0xa5][..]));
         }
     }
 }

@@ -50,6 +50,10 @@ fn find(taken: &[u64], range: RangeInclusive<u32>) -> Option<u16> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use segue_testkit::Rng;
+
     use super::*;
 
     #[test]
@@ -84,6 +88,27 @@ mod tests {
                 }
                 ports.take(udp, free);
             }
+        }
+    }
+
+    #[test]
+    fn the_next_free_port_is_the_one_of_a_search_port_by_port() {
+        let (mut ports, udp, mut rng) = (Ports::new(), Protocol::Udp, Rng::new(3));
+        (0..=u16::MAX).for_each(|port| ports.take(udp, port));
+        for _ in 0..20_000 {
+            let first = rng.below(1 << 16);
+            // Ranges of all orders of magnitude, of which each may reach the end of the numbers.
+            let order = 1 << rng.below(17);
+            let last = (first + rng.below(order)).min(usize::from(u16::MAX));
+            let start = first + rng.below(last - first + 1);
+            let [first, last, start] = [first, last, start].map(|port| port as u16);
+            let near = |rng: &mut Rng| first.wrapping_add(rng.below(2 * order) as u16).wrapping_sub(order as u16 / 2);
+            let free: BTreeSet<u16> = (0..rng.below(6)).map(|_| near(&mut rng)).collect();
+            free.iter().for_each(|&port| ports.give(udp, port));
+            let wanted = free.range(start..=last).next().or_else(|| free.range(first..=last).next()).copied();
+            let found = ports.free(udp, (first, last), start - first);
+            assert_eq!(found, wanted, "{first} to {last} from {start}: {free:?}");
+            free.iter().for_each(|&port| ports.take(udp, port));
         }
     }
 }
