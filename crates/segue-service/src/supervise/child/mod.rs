@@ -613,12 +613,9 @@ impl Process {
 
     /// Kills all processes of the instance: they are a group.
     fn kill(&mut self) {
-        let pid = self.child.id();
+        let _ = process::kill_group(self.child.id(), libc::SIGKILL);
         if !self.child.has_ended() {
-            let _ = (process::kill_group(pid, libc::SIGKILL), sys::kill(pid, libc::SIGKILL));
-        } else if !process::wait_for_group(pid, Duration::ZERO) {
-            // An empty group leaves its number, which may be that of another one by now.
-            let _ = process::kill_group(pid, libc::SIGKILL);
+            let _ = sys::kill(self.child.id(), libc::SIGKILL);
         }
     }
 }
