@@ -16,6 +16,8 @@ use crate::capture::Directory;
 
 /// Longest wait for strace to attach or to end.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Number of system calls a second of a process that waits between its attempts, which take next to no processor time.
+const WAITING: f64 = 1000.0;
 /// Largest allowed number of system calls while one of them fails, as a multiple of the number without faults.
 const MOST: f64 = 3.0;
 /// Processor time beyond three times the normal one that noise may take, as a share of one processor.
@@ -236,7 +238,8 @@ impl Workload<'_> {
             MOST * usual,
             found.made
         );
-        Outcome { met, is_costly: total as f64 > MOST * usual || share > 1.0, text }
+        let is_busy = total as f64 > MOST * usual && total as f64 > WAITING * took.as_secs_f64();
+        Outcome { met, is_costly: is_busy || share > 1.0, text }
     }
 }
 

