@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use segue_lab::{Family, Peer, reach};
 use segue_tests::capture::Directory;
-use segue_tests::faults::{Fault, Flows, Forwarder, PATIENCE, Service, tail, tunnel};
+use segue_tests::faults::{Fault, Flows, Forwarder, PATIENCE, Service, children, parent, tail, tunnel};
 use segue_tests::routed::ip;
 use segue_tests::traffic::Place;
 use segue_tests::{Ground, fastpath, skip, sys, test_name};
@@ -319,6 +319,33 @@ fn a_supervisor_that_panics_loops_hangs_or_gets_no_memory_is_replaced_by_its_ser
         let is_told = |error: &String| error.starts_with(&name) && error.contains(words);
         assert!(errors.iter().any(is_told), "{kind} {name} {words}: {errors:?}");
     }
+}
+
+/// Returns the thread of this name of a process.
+fn thread_of(pid: u32, name: &str) -> Option<u32> {
+    let mut tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
+    let named =
+        tasks.find(|task| fs::read_to_string(task.path().join("comm")).is_ok_and(|it| it.trim_end() == name))?;
+    named.file_name().to_str()?.parse().ok()
+}
+
+#[test]
+fn a_process_that_ends_long_after_its_instance_is_collected() {
+    let Some(service) = Service::start(test_name!(), 1, "", &[]) else { return };
+    let worker = service.patient_pid("sg1").unwrap();
+    let supervisor = parent(worker);
+    let whole = parent(supervisor);
+    thread::scope(|scope| {
+        // A thread that is traced lets its process end when it is released, at the end of the tracing thread.
+        scope.spawn(|| {
+            let _held = sys::Held::new(thread_of(worker, "health").unwrap()).unwrap();
+            [supervisor, worker].into_iter().for_each(|pid| sys::signal(pid, libc::SIGKILL).unwrap());
+            until("another process", &service, || service.pid("sg1").filter(|now| *now != worker));
+            assert!(children(whole).contains(&worker), "it had ended");
+        });
+    });
+    until("its end", &service, || (!children(whole).contains(&worker)).then_some(()));
+    assert!(service.passes(1, PATIENCE), "{}", tail(&service.near));
 }
 
 #[test]

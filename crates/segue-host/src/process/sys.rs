@@ -101,6 +101,24 @@ pub fn wait_for_group(group: Pid, longest: Duration) -> bool {
     }
 }
 
+/// Collects the children that have ended, as far as `is_kept` is false for them: orphans that ended later than the rest
+/// of their group. One for which it is true ends the search, since the kernel names it again each time.
+pub fn collect_orphans(is_kept: impl Fn(Pid) -> bool) {
+    loop {
+        // SAFETY: siginfo_t is plain old data, for which all zeros is a value; it outlives the call.
+        let ended = unsafe {
+            let mut info: libc::siginfo_t = mem::zeroed();
+            let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+            if libc::waitid(libc::P_ALL, 0, &mut info, flags) == 0 { info.si_pid() } else { 0 }
+        };
+        // SAFETY: a null status is allowed; nothing else is touched.
+        if ended == 0 || is_kept(ended) || unsafe { libc::waitpid(ended, std::ptr::null_mut(), libc::WNOHANG) } != ended
+        {
+            return;
+        }
+    }
+}
+
 /// Exits this process at once with `status` (_exit(2)): no destructor runs, and no other thread is waited for.
 pub fn end(status: c_int) -> ! {
     // SAFETY: ends the process.

@@ -407,6 +407,8 @@ impl Service {
         self.requests = requests;
         self.reload |= self.requests.wants(Change::Reload);
         self.instances.iter_mut().for_each(Instance::tend);
+        // Processes of an instance that was gone before they were.
+        process::collect_orphans(|pid| self.instances.iter().any(|instance| instance.is_process(pid)));
         // The service manager watches this process; this process watches the instances.
         self.notify.keep_alive();
         ended

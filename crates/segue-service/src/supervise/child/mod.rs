@@ -11,14 +11,13 @@ use std::time::{Duration, Instant, SystemTime};
 
 use segue_control::error::{Error, Kind, printable_line};
 use segue_control::place;
-use segue_control::protocol::Failure;
 use segue_host::{process, sys};
 
 use super::handle::{Handle, KeptProcess};
 use super::lookup::Lookup;
 use super::notify::Notify;
 use super::placeholder::{self, Placeholder};
-use super::said::Said;
+use super::said::{Said, failure};
 use super::spec::{InstanceSpec, Kind as InstanceKind};
 use super::watch::{Watch, stalled};
 use crate::control_server::take_name;
@@ -413,6 +412,11 @@ impl Instance {
         self.process.is_some()
     }
 
+    /// Returns whether this is the first process of the instance, which is waited for here.
+    pub(super) fn is_process(&self, pid: sys::Pid) -> bool {
+        self.process.as_ref().is_some_and(|process| process.child.id() == pid)
+    }
+
     /// Returns the descriptor that becomes readable on an event or on the end of the process; `None` without a process,
     /// and while one that says too much is not read.
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
@@ -632,14 +636,6 @@ fn program() -> PathBuf {
         Ok(path) if path.exists() => path,
         _ => PathBuf::from("/proc/self/exe"),
     }
-}
-
-/// Returns the failure that an instance reported, with the name of the instance in front of the message.
-fn failure(name: &str, failure: Failure) -> Error {
-    let Failure { message, why, hint, os_error, names_instance, .. } = failure;
-    let message = if message.is_empty() { "failed".to_owned() } else { message };
-    let message = if names_instance { message } else { format!("{name}: {message}") };
-    Error { why, os_error, ..Error::new(Kind::System, message, hint) }
 }
 
 #[cfg(test)]
