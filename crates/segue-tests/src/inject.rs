@@ -14,8 +14,11 @@ use segue_lab::Process;
 
 use crate::capture::Directory;
 
-/// Longest wait for strace to attach or to end.
+/// Longest wait for strace to attach.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Longest wait for strace to end by itself. Where it traces a process whose first thread has ended before the others,
+/// it waits for that thread for ever, and must be killed; it has written what it saw.
+const DETACH: Duration = Duration::from_secs(3);
 /// Number of system calls a second of a process that waits between its attempts, which take next to no processor time.
 const WAITING: f64 = 1000.0;
 /// Largest allowed number of system calls while one of them fails, as a multiple of the number without faults.
@@ -125,7 +128,7 @@ impl Traced {
     /// Detaches strace, and returns the calls.
     #[track_caller]
     pub fn detach(mut self) -> Calls {
-        self.strace.stop(PATIENCE);
+        self.strace.stop(DETACH);
         let text = fs::read(&self.log).expect("what strace wrote");
         let mut calls = Calls::default();
         for line in String::from_utf8_lossy(&text).lines() {

@@ -348,8 +348,7 @@ fn start_fails(service: &Service, net: u8, most: &Held, fault: Option<(&str, &st
 #[test]
 fn an_instance_whose_start_fails_by_any_call_starts_again_and_leaves_nothing_behind() {
     // Another instance each time: one that ends often is started again after a pause.
-    // All calls take ten minutes (`make trust ONLY=errors`). One failure of them is not understood yet: a thread that
-    // could not be created left the new instance without its watch of HEALTH for 10 s.
+    // All calls take ten minutes (`make trust ONLY=errors`).
     let is_whole = segue_testkit::is_set("SEGUE_STARTS");
     let count = if is_whole { STARTS } else { 1 + OF_STARTS.len() as u8 };
     let keys = "encap-csum = false\nfastpath = \"on\"\n";

@@ -193,19 +193,6 @@ mod inside {
 
     use super::*;
 
-    /// Stops a process, or records that this machine does not allow that.
-    #[track_caller]
-    fn hold(pid: u32) -> Option<Held> {
-        match Held::new(pid) {
-            Ok(held) => Some(held),
-            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-                segue_lab::skip_this_test("ptrace is not allowed here");
-                None
-            }
-            Err(error) => panic!("{pid}: {error}"),
-        }
-    }
-
     #[track_caller]
     fn assert_no_file(held: &Held, who: &str) {
         for (path, flags) in FILES {
@@ -234,7 +221,7 @@ mod inside {
             assert!(begin.elapsed() < PATIENCE, "{}", status(worker));
             std::thread::sleep(Duration::from_millis(5));
         }
-        let Some(held) = hold(worker) else { return };
+        let Some(held) = Held::allowed(worker) else { return };
         let calls = held.calls(&[]).unwrap();
         // Those that were not tried, and those that are allowed with some arguments: mmap, mprotect, tgkill, ioctl,
         // fcntl, setsockopt.
@@ -272,7 +259,7 @@ mod inside {
         assert!(!may(libc::SYS_ioctl, &[u64::MAX, libc::TIOCSTI]));
         drop(held);
 
-        let Some(held) = hold(supervisor) else { return };
+        let Some(held) = Held::allowed(supervisor) else { return };
         let calls = held.calls(&[]).unwrap();
         assert!(calls.len() <= 40, "{calls:?}");
         let never = &never[..6];
@@ -295,7 +282,7 @@ mod inside {
         let filters = |pid| field(&status(pid), "Seccomp_filters").parse::<u32>().unwrap();
         let own = filters(std::process::id());
         until("the last filter", || (filters(worker) >= own + 3).then_some(()));
-        let Some(held) = hold(worker) else { return };
+        let Some(held) = Held::allowed(worker) else { return };
         // The kernel refuses such a length before it asks for the rights of the command.
         let may = |command: &u64| held.may(libc::SYS_bpf, &[*command, u64::MAX, u64::MAX]).unwrap();
         let reached: Vec<u64> = (0..64).filter(may).collect();
@@ -303,7 +290,7 @@ mod inside {
         assert_eq!(reached, [1, 2, 3]);
         drop(held);
         let supervisor = parent(worker);
-        let Some(held) = hold(supervisor) else { return };
+        let Some(held) = Held::allowed(supervisor) else { return };
         assert_little(&held, supervisor, "a tunnel on the in-kernel path");
         drop(held);
         process.terminate();
@@ -321,7 +308,7 @@ mod inside {
         let supervisor = parent(worker);
         let own = file.to_str().unwrap();
         for (pid, who) in [(worker, "the process that moves packets"), (supervisor, "the supervisor")] {
-            let Some(held) = hold(pid) else { return };
+            let Some(held) = Held::allowed(pid) else { return };
             assert_no_file(&held, who);
             assert!(!held.opens(own, libc::O_RDONLY).unwrap(), "{who} opens the file of the service");
             let none = [libc::SYS_execve, libc::SYS_bpf, libc::SYS_ptrace, libc::SYS_setns, libc::SYS_mount];
@@ -330,7 +317,7 @@ mod inside {
                 assert_little(&held, pid, "an instance of a service");
             }
         }
-        let Some(held) = hold(parent(supervisor)) else { return };
+        let Some(held) = Held::allowed(parent(supervisor)) else { return };
         // None that the attempt would make.
         let files = FILES.iter().filter(|(_, flags)| flags & libc::O_CREAT == 0);
         let reached: Vec<_> = files.filter(|(path, flags)| held.opens(path, *flags).unwrap()).collect();
@@ -376,7 +363,7 @@ mod inside {
             let mut weak = Process::spawn(command, b"").unwrap();
             let worker = worker(&ground, &mut weak);
             for (pid, who) in [(worker, "the process that moves packets"), (parent(worker), "the supervisor")] {
-                let Some(held) = hold(pid) else { return };
+                let Some(held) = Held::allowed(pid) else { return };
                 // Paths alone are not Landlock's.
                 let files = FILES.iter().filter(|(_, flags)| flags & libc::O_PATH == 0);
                 for (path, flags) in files {

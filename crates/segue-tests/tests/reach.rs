@@ -100,19 +100,6 @@ fn status(pid: u32) -> String {
     fs::read_to_string(format!("/proc/{pid}/status")).unwrap()
 }
 
-/// Stops a process, or records that this machine does not allow that.
-#[track_caller]
-fn hold(pid: u32) -> Option<Held> {
-    match Held::new(pid) {
-        Ok(held) => Some(held),
-        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-            segue_lab::skip_this_test("ptrace is not allowed here");
-            None
-        }
-        Err(error) => panic!("{pid}: {error}"),
-    }
-}
-
 /// Starts the model of an adapter at host B, for [`ADAPTER`].
 #[track_caller]
 fn model(ground: &Ground) -> Process {
@@ -136,7 +123,7 @@ fn placed(words: &str, directory: &Directory) -> String {
 /// Lists what a process of an instance reaches, prints that, and checks what holds for each of them.
 #[track_caller]
 fn listed(pid: u32, of: &str, who: &str) -> Option<Reach> {
-    let held = hold(pid)?;
+    let held = Held::allowed(pid)?;
     let reach = Reach::of(&held, &[], true).unwrap();
     println!("the {who} of {of}: {reach}");
     assert!(reach.files.is_empty(), "the {who} of {of} opens {:?}", reach.files);
@@ -224,7 +211,7 @@ fn a_service_reaches_no_other_process_and_its_instances_no_more_than_they_need()
     assert!(worker.capabilities == 0 && worker.calls.len() + BESIDE <= 40, "{worker}");
     let Some(supervisor) = listed(parent(instance.worker), of, "supervisor") else { return };
     assert!(supervisor.capabilities & !KILL == 0 && supervisor.calls.len() <= 40, "{supervisor}");
-    let Some(held) = hold(parent(parent(instance.worker))) else { return };
+    let Some(held) = Held::allowed(parent(parent(instance.worker))) else { return };
     let service = Reach::of(&held, &LASTING, false).unwrap();
     println!("the service of one file: {service}");
     assert_eq!(service.capabilities & !OF_SERVICE, 0, "{service}");
@@ -300,7 +287,7 @@ fn without_landlock_or_seccomp_or_both_an_opener_and_a_keeper_have_no_rights_of_
             for pid in instance.helpers.iter().chain([&instance.worker]) {
                 let who = if *pid == instance.worker { "worker" } else { who };
                 let what = format!("a {who} {what}");
-                let Some(held) = hold(*pid) else { return };
+                let Some(held) = Held::allowed(*pid) else { return };
                 assert_powerless(&held, instance.worker, &what);
                 // Each of the two alone keeps files out of reach. Paths alone are not Landlock's.
                 let files = FILES.iter().filter(|(_, flags)| flags & (libc::O_PATH | libc::O_CREAT) == 0);

@@ -50,6 +50,22 @@ pub const X32: i64 = 0x4000_0000;
 const REFUSED: [i64; 3] = [-(libc::EPERM as i64), -(libc::EACCES as i64), -(libc::ENOSYS as i64)];
 
 impl Held {
+    /// Stops the process `pid`; where this machine does not allow that, records that the test is skipped.
+    ///
+    /// # Panics
+    /// Where it cannot be stopped for another reason.
+    #[track_caller]
+    pub fn allowed(pid: u32) -> Option<Held> {
+        match Held::new(pid) {
+            Ok(held) => Some(held),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                segue_lab::skip_this_test("ptrace is not allowed here");
+                None
+            }
+            Err(error) => panic!("{pid}: {error}"),
+        }
+    }
+
     /// Returns the numbers of all system calls that the filter does not refuse when called with invalid arguments.
     /// Those in [`NOT_TRIED`] and `besides` are not made.
     ///
