@@ -67,6 +67,21 @@ pub fn has_stopped_child(pid: Pid) -> bool {
     }
 }
 
+/// Returns whether the child `pid` has ended; whoever waits for it can still read its status, and its number is given to
+/// no other process before.
+pub fn has_ended_child(pid: Pid) -> bool {
+    // SAFETY: siginfo_t is plain old data, for which all zeros is a value; it outlives the call.
+    unsafe {
+        let mut info: libc::siginfo_t = mem::zeroed();
+        let Ok(id) = libc::id_t::try_from(pid) else { return true };
+        let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+        match libc::waitid(libc::P_PID, id, &mut info, flags) {
+            0 => info.si_pid() != 0,
+            _ => io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD),
+        }
+    }
+}
+
 /// Sends `signal` to each process of the group `group` that this process may signal.
 pub fn kill_group(group: Pid, signal: c_int) -> io::Result<()> {
     // SAFETY: plain numbers; no memory is touched.

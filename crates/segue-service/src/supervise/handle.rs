@@ -5,6 +5,7 @@ use std::os::fd::RawFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
 
+use segue_host::process;
 use segue_host::sys::{self, Ended, Pid};
 use serde::{Deserialize, Serialize};
 
@@ -31,17 +32,9 @@ impl Handle {
         }
     }
 
-    /// Returns whether the process has ended.
-    pub(super) fn has_ended(&mut self) -> bool {
-        match self {
-            Handle::Started(child) => child.try_wait().is_ok_and(|status| status.is_some()),
-            Handle::Kept { pid, status } => {
-                if status.is_none() {
-                    *status = sys::wait(*pid as Pid, false).ok().flatten().map(status_of);
-                }
-                status.is_some()
-            }
-        }
+    /// Returns whether the process has ended. Until [`Handle::wait`] its number remains that of its group.
+    pub(super) fn has_ended(&self) -> bool {
+        process::has_ended_child(self.id())
     }
 
     /// Waits for the end of the process.
@@ -97,12 +90,13 @@ mod tests {
             }
         }
         let mut waits = Command::new("sleep").arg("1000").spawn().unwrap();
-        let mut kept = Handle::Kept { pid: waits.id(), status: None };
+        let kept = Handle::Kept { pid: waits.id(), status: None };
         assert!(!kept.has_ended());
         waits.kill().unwrap();
         while !kept.has_ended() {
             std::thread::yield_now();
         }
-        assert!(waits.wait().is_err(), "its end was read already");
+        // Its end can still be read.
+        assert!(!waits.wait().unwrap().success() && kept.has_ended());
     }
 }

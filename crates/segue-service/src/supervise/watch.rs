@@ -37,11 +37,11 @@ impl Watch {
         self.checked + TICK
     }
 
-    /// Checks the supervisor `pid`, a child of this process, once the next check is due. Returns the time that it used,
-    /// or that passed, without a wait, if that is a fault.
+    /// Checks the supervisor `pid`, a child of this process, once the next check is nearly due, so that a service wakes
+    /// for many supervisors at once. Returns the time that it used, or that passed, without a wait, if that is a fault.
     pub(super) fn check(&mut self, pid: Pid) -> Option<How> {
         let passed = self.checked.elapsed();
-        if passed < TICK {
+        if passed < TICK / 2 {
             return None;
         }
         self.checked = Instant::now();
@@ -146,6 +146,22 @@ mod tests {
         let gone = shell("exit 0");
         sys::kill(gone.id() as Pid, libc::SIGKILL).unwrap();
         assert_eq!(fault_of(gone, 2), None, "the end of a process is found by others");
+    }
+
+    #[test]
+    fn supervisors_that_came_up_one_after_the_other_are_soon_checked_together() {
+        let own = std::process::id() as Pid;
+        let now = Instant::now();
+        let came_up = |number: u32| Watch { checked: now + number * TICK / 50, ..Watch::new() };
+        let mut watches: Vec<Watch> = (0..50).map(came_up).collect();
+        let mut wakes = 0;
+        while now.elapsed() < 4 * TICK {
+            let due = watches.iter().map(Watch::due).min().unwrap();
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            watches.iter_mut().for_each(|watch| assert_eq!(watch.check(own), None));
+            wakes += 1;
+        }
+        assert!(wakes <= 8, "{wakes}");
     }
 
     #[test]

@@ -2,6 +2,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::mpsc;
 
+use segue_control::protocol::Failure;
 use serde::Deserialize;
 
 use super::*;
@@ -102,7 +103,10 @@ fn what_a_dead_process_left_behind_is_killed() {
     while instance.process.as_ref().is_some_and(|process| process.died.is_none()) {
         instance.tend();
     }
+    // Its number is not free before the others are killed.
+    let pid = instance.process.as_ref().unwrap().child.id();
     std::thread::sleep(GRACE + Duration::from_millis(10));
+    assert!(std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(" Z ")), "{pid}");
     instance.tend();
     let (_, error) = end(&mut instance);
     assert_eq!(error.message, "sg0 has ended (exit status: 0)");
