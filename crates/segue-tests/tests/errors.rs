@@ -398,12 +398,15 @@ fn a_service_that_cannot_read_what_a_new_instance_says_goes_on() {
     let directory = Directory::new();
     // The first ones read the end of the old instance and that the new one has started.
     let fault = ("read", "error=EIO:when=4+");
-    let traced = Traced::attach(parent(parent(worker)), Some(fault), &directory.file("calls"));
+    let whole = parent(parent(worker));
+    let traced = Traced::attach(whole, Some(fault), &directory.file("calls"));
     sys::signal(worker, libc::SIGKILL).unwrap();
-    // Long enough for a new instance to say that it is up.
-    thread::sleep(Duration::from_secs(1));
-    let calls = traced.detach();
-    assert!(calls.injected > 0, "{calls:?}");
+    let begin = Instant::now();
+    while traced.failed(whole) == 0 {
+        assert!(begin.elapsed() < PATIENCE, "no read of the service failed: {}", tail(&service.near));
+        thread::sleep(Duration::from_millis(20));
+    }
+    traced.detach();
     assert!(service.passes(1, PATIENCE) && service.answers(), "{}", tail(&service.near));
 }
 
