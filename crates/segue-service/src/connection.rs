@@ -16,7 +16,7 @@ pub(crate) const CLIENT_TIME: Duration = Duration::from_secs(2);
 /// Number of times in a row that a socket may be ready for nothing.
 const FREE: u32 = 4;
 /// Pause after each further time, for which other requests wait too.
-const PAUSE: Duration = Duration::from_millis(5);
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// A non-blocking connection of one client.
 #[derive(Debug)]

@@ -377,7 +377,10 @@ fn an_instance_whose_start_fails_by_any_call_starts_again_and_leaves_nothing_beh
         return;
     }
     for calls in normal.can_fail() {
-        start(Some((calls, "error=ENOMEM")));
+        // A service that can never wait or read is told nothing.
+        if !["ppoll", "read"].contains(&calls.as_str()) {
+            start(Some((calls, "error=ENOMEM")));
+        }
         // One call only, of each process.
         for number in
             iter::successors(Some(1), |number| Some(2 * number)).take_while(|&number| number <= normal.made[calls])
