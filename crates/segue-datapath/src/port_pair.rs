@@ -177,6 +177,7 @@ impl GroStage {
     }
 
     /// Ends the trains that must end after a poll with the given result.
+    #[inline(never)]
     pub(crate) fn settle(&mut self, polled: Polled, now: Nanos) {
         match polled {
             Polled::Idle if !self.holds => self.gro.flush(),
