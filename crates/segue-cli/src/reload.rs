@@ -45,8 +45,9 @@ fn complete(done: &Reloaded) -> Result<(), Error> {
     if done.failed.is_empty() {
         return Ok(());
     }
-    let what = format!("knobs of {} still as before", done.failed.join(" "));
-    Err(Error::new(Kind::System, what, "segue reload, and the messages of the service").why("they could not be set"))
+    let what = format!("knobs of {} are not all set", done.failed.join(" "));
+    Err(Error::new(Kind::System, what, "segue reload, and the messages of the service")
+        .why("a request to set some was refused or not answered"))
 }
 
 /// Prints the reason of a service's refusal, and returns an error that is not printed again.

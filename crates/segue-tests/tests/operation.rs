@@ -352,7 +352,8 @@ fn a_reload_sets_one_knob_of_very_many() {
     assert_eq!([1, 249, 250].map(|net| near.knob("sg1", &knob(net))), ["7", "7", "8"]);
 }
 
-/// A program in front of the control socket of an instance, which drops requests to set knobs while there is a file.
+/// A program in front of the control socket of an instance, which drops requests to set knobs while there is a file, or
+/// only their answers where the file says so.
 const PROXY: &str = "
 import os, socket, sys
 path, real, refuses = sys.argv[1:]
@@ -364,11 +365,13 @@ print('listens', flush=True)
 while True:
     client, _ = listener.accept()
     line = client.makefile('rb').readline()
-    if not (line.startswith(b'{\"set\"') and os.path.exists(refuses)):
+    fails = line.startswith(b'{\"set\"') and os.path.exists(refuses)
+    if not fails or open(refuses).read() == 'answers only':
         server = socket.socket(socket.AF_UNIX)
         server.connect(real)
         server.sendall(line)
-        client.sendall(server.makefile('rb').read())
+        answer = server.makefile('rb').read()
+        client.sendall(b'' if fails else answer)
     client.close()
 ";
 
@@ -394,6 +397,18 @@ fn a_knob_that_could_not_be_set_is_named_and_the_next_reload_sets_it() {
     let reloaded = near.reload(&changed);
     assert!(reloaded.status.success() && text(&reloaded.stderr).contains("knobs set sg1"), "{reloaded:?}");
     assert_eq!(near.knob("sg1", "net.inet.udp.gso"), "0");
+    // One that was set although the request failed is taken back with the file.
+    assert!(near.reload(&table(1, "")).status.success());
+    fs::write(&refuses, "answers only").expect("a file");
+    let failed = near.reload(&changed);
+    assert!(!failed.status.success() && text(&failed.stderr).contains("knobs of sg1 are not all set"), "{failed:?}");
+    assert_eq!(near.knob("sg1", "net.inet.udp.gso"), "0");
+    fs::remove_file(&refuses).expect("a file");
+    for outcome in ["knobs set sg1", "1 unchanged"] {
+        let reloaded = near.reload(&table(1, ""));
+        assert!(reloaded.status.success() && text(&reloaded.stderr).contains(outcome), "{reloaded:?}");
+        assert_eq!(near.knob("sg1", "net.inet.udp.gso"), "1");
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 mod child;
 mod handle;
+mod knobs;
 mod lookup;
 mod names;
 mod notify;

@@ -6,6 +6,10 @@ use std::time::{Duration, Instant};
 
 /// Longest wait for a service manager whose queue is full, during which no instance is looked after.
 const FULL: Duration = Duration::from_secs(1);
+/// Time after which a state that could not be sent is sent again.
+const AGAIN: Duration = Duration::from_millis(200);
+/// The message that traffic can pass.
+const READY: &str = "READY=1";
 
 /// A sender of notifications to the service manager; it does nothing if no service manager has started this process.
 #[derive(Debug)]
@@ -15,6 +19,8 @@ pub(super) struct Notify {
     pub(super) watchdog: Option<Duration>,
     /// Time of the last such message.
     alive: Instant,
+    /// The state for which a service manager with a full queue had no room, and the time of the last attempt.
+    unsent: Option<(String, Instant)>,
 }
 
 impl Notify {
@@ -37,21 +43,26 @@ impl Notify {
     /// Returns the sender to an address, which reports at the interval `watchdog` that the service is alive.
     pub(super) fn to(address: Option<SocketAddr>, watchdog: Option<Duration>) -> Notify {
         let socket = UnixDatagram::unbound().and_then(|socket| socket.set_write_timeout(Some(FULL)).map(|()| socket));
-        Notify { to: socket.ok().zip(address), watchdog, alive: Instant::now() }
+        Notify { to: socket.ok().zip(address), watchdog, alive: Instant::now(), unsent: None }
     }
 
     /// Reports that traffic can pass, with one line of status.
-    pub(super) fn ready(&self, status: &str) {
-        self.send(&format!("READY=1\nSTATUS={status}"));
+    pub(super) fn ready(&mut self, status: &str) {
+        self.state(format!("{READY}\nSTATUS={status}"));
     }
 
     /// Reports the present state in one line.
-    pub(super) fn status(&self, status: &str) {
-        self.send(&format!("STATUS={status}"));
+    pub(super) fn status(&mut self, status: &str) {
+        let is_ready_unsent = self.unsent.as_ref().is_some_and(|(unsent, _)| unsent.starts_with(READY));
+        if is_ready_unsent {
+            return self.ready(status);
+        }
+        self.state(format!("STATUS={status}"));
     }
 
-    /// Reports that the configuration is read again.
-    pub(super) fn reloading(&self) {
+    /// Reports that the configuration is read again. The state that counts is the one after it.
+    pub(super) fn reloading(&mut self) {
+        self.unsent = None;
         self.send(&format!("RELOADING=1\nMONOTONIC_USEC={}", segue_port::now().0 / 1000));
     }
 
@@ -60,15 +71,27 @@ impl Notify {
         self.send("STOPPING=1");
     }
 
-    /// Returns the time until the next message that the service is alive is due; `None` if none is expected.
+    /// Returns the time until the next message is due; `None` if none is.
     pub(super) fn due(&self) -> Option<Duration> {
+        let again = self.unsent.as_ref().map(|(_, tried)| AGAIN.saturating_sub(tried.elapsed()));
+        self.watch_due().into_iter().chain(again).min()
+    }
+
+    /// Returns the time until the next message that the service is alive is due; `None` if none is expected.
+    fn watch_due(&self) -> Option<Duration> {
         self.watchdog.map(|often| often.saturating_sub(self.alive.elapsed()))
     }
 
-    /// Reports that the service is alive, if such a message is due.
+    /// Reports that the service is alive, if such a message is due, and a state that could not be sent before.
     pub(super) fn keep_alive(&mut self) {
-        if self.due() == Some(Duration::ZERO) {
+        if self.watch_due() == Some(Duration::ZERO) {
             self.alive();
+        }
+        if let Some((message, _)) = self.unsent.take_if(|(_, tried)| tried.elapsed() >= AGAIN) {
+            // A queue that is still full is not waited for again.
+            self.set_nonblocking(true);
+            self.state(message);
+            self.set_nonblocking(false);
         }
     }
 
@@ -80,17 +103,30 @@ impl Notify {
         }
     }
 
-    fn send(&self, message: &str) {
-        if let Some((socket, address)) = &self.to {
-            // A service manager that does not receive messages is ignored.
-            let _ = socket.send_to_addr(message.as_bytes(), address);
-        }
+    /// Sends a state, or keeps it for later.
+    fn state(&mut self, message: String) {
+        self.unsent = (!self.send(&message)).then(|| (message, Instant::now()));
+    }
+
+    /// Sends a message. Returns `false` if it may be sent later; a service manager that does not receive messages is
+    /// ignored.
+    fn send(&self, message: &str) -> bool {
+        let Some((socket, address)) = &self.to else { return true };
+        let Err(error) = socket.send_to_addr(message.as_bytes(), address) else { return true };
+        let is_passing =
+            [libc::EAGAIN, libc::EINTR, libc::ENOBUFS, libc::ENOMEM].map(Some).contains(&error.raw_os_error());
+        !is_passing
+    }
+
+    fn set_nonblocking(&self, is_nonblocking: bool) {
+        let _ = self.to.as_ref().map(|(socket, _)| socket.set_nonblocking(is_nonblocking));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::io::ErrorKind;
+    use std::thread;
 
     use super::*;
 
@@ -142,17 +178,53 @@ mod tests {
         notify.status("up");
         assert_eq!(taken(), ["STATUS=up"]);
     }
+
+    /// Fills the queue of the service manager, which has a few places (net.unix.max_dgram_qlen).
+    fn fill(notify: &Notify) {
+        let socket = UnixDatagram::unbound().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let (_, address) = notify.to.as_ref().unwrap();
+        while socket.send_to_addr(b"STATUS=", address).is_ok() {}
+    }
+
     #[test]
     fn a_service_manager_that_does_not_receive_is_not_waited_for() {
-        let (notify, take) = sender("full", None);
+        let (mut notify, take) = sender("full", None);
         let begin = Instant::now();
-        // The queue of such a socket has a few places (net.unix.max_dgram_qlen).
-        let fill = UnixDatagram::unbound().unwrap();
-        fill.set_nonblocking(true).unwrap();
-        let (_, address) = notify.to.as_ref().unwrap();
-        while fill.send_to_addr(b"STATUS=", address).is_ok() {}
+        fill(&notify);
         notify.status("after them");
         assert!(begin.elapsed() < 30 * FULL);
         assert!(take().iter().all(|message| message == "STATUS="));
+    }
+
+    #[test]
+    fn a_state_for_which_a_service_manager_had_no_room_is_sent_when_it_has() {
+        let (mut notify, take) = sender("later", None);
+        let is_due_soon = |notify: &Notify| notify.due().is_some_and(|due| due <= AGAIN);
+        fill(&notify);
+        notify.ready("starts");
+        assert!(is_due_soon(&notify));
+        thread::sleep(AGAIN);
+        let begin = Instant::now();
+        notify.keep_alive();
+        assert!(begin.elapsed() < FULL && is_due_soon(&notify), "it is tried again, without a wait");
+        notify.status("up");
+        assert!(take().iter().all(|message| message == "STATUS="));
+        notify.keep_alive();
+        assert_eq!(take(), [""; 0], "it is not due");
+        thread::sleep(AGAIN);
+        notify.keep_alive();
+        assert_eq!(take(), ["READY=1\nSTATUS=up"]);
+        assert_eq!(notify.due(), None);
+        notify.status("up again");
+        assert_eq!(take(), ["STATUS=up again"]);
+        // The state before a reload no longer counts.
+        fill(&notify);
+        notify.ready("before");
+        take();
+        notify.reloading();
+        thread::sleep(AGAIN);
+        notify.keep_alive();
+        assert!(matches!(&take()[..], [only] if only.starts_with("RELOADING=1\n")));
     }
 }

@@ -4,20 +4,20 @@
 //! are the same, a new process takes over their interfaces and the port's sockets ([`crate::handover`]), first with
 //! those alone, then with the others beside them, so that an interface that changed is gone before it is made again.
 
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use segue_control::client;
 use segue_control::error::{Error, Kind, together};
 use segue_control::event::{LogEntry, LogEvent};
 use segue_control::protocol::{AbsentInstance, ChangedTunnels, Reloaded, ServiceResponse, UnansweredName};
-use segue_control::{client, knobs};
 use segue_host::names::{CachedAddress, Lookups, Names};
 use serde_json::json;
 
 use super::child::{Instance, START, State, late};
+use super::knobs::{Assignments, carried, turn};
 use super::lookup::LateAnswers;
 use super::requests::Change;
-use super::service::{Configuration, STOP_EACH, Service, end, patience};
+use super::service::{STOP_EACH, Service, end, patience};
 use super::spec::InstanceSpec;
 use super::tables;
 use crate::control_server::{forget_next, take_name};
@@ -25,9 +25,6 @@ use crate::control_server::{forget_next, take_name};
 /// Longest wait for the end of an instance that no longer answers, beyond [`STOP_EACH`]: one with a deleted interface
 /// needs half a second.
 const PARTING: Duration = Duration::from_secs(3);
-
-/// Knob names with their values.
-type Assignments = Vec<(String, String)>;
 
 /// Number of knobs that are set by one request, which is then far shorter than a request may be.
 const TOGETHER: usize = 64;
@@ -220,8 +217,14 @@ impl Service {
         for spec in kept {
             if let Some(instance) = self.instances.iter_mut().find(|instance| instance.spec.name == spec.name) {
                 let before = std::mem::replace(&mut instance.spec, spec);
-                if outcome.failed.contains(&before.name) {
-                    instance.spec.assignments = before.assignments;
+                let failed =
+                    assignments_of.iter().find(|(name, _)| outcome.failed.contains(name) && *name == before.name);
+                match failed {
+                    Some((_, assignments)) => {
+                        instance.spec.assignments = before.assignments;
+                        instance.unset.extend(assignments.iter().map(|(name, _)| name.clone()));
+                    }
+                    None => instance.unset.clear(),
                 }
                 let reason = instance.spec.unresolved.as_ref().map(|unresolved| (*unresolved.error).clone());
                 reason.iter().for_each(|reason| instance.explain(reason));
@@ -302,7 +305,7 @@ impl Service {
                     kept.push(spec);
                     continue;
                 }
-                let turned = if old.is_up() { turn(&old.spec, &spec, &*self.configuration) } else { Ok(Vec::new()) };
+                let turned = if old.is_up() { turn(old, &spec, &*self.configuration) } else { Ok(Vec::new()) };
                 match turned {
                     Ok(assignments) if assignments.is_empty() => outcome.unchanged.push(spec.name.clone()),
                     Ok(assignments) => {
@@ -445,7 +448,7 @@ impl Service {
         };
         self.instances[at].is_replaced = true;
         let old = &self.instances[at];
-        let asked = carried(&old.spec, spec).and_then(|assignments| Ok((assignments, old.ports()?)));
+        let asked = carried(old, spec).and_then(|assignments| Ok((assignments, old.ports()?)));
         let (assignments, mut ports) = match asked {
             Ok(asked) => asked,
             Err(error) if !self.ends_instead(at) => return Err(error),
@@ -527,92 +530,4 @@ fn note_tunnels(tunnels: &mut ChangedTunnels, old: &InstanceSpec, new: &Instance
     tunnels.changed.extend(changed);
     tunnels.added.extend(added);
     tunnels.removed.extend(had.into_iter().filter(|dev| !has.contains(dev)));
-}
-
-/// Returns the knobs to set so that the running instance `old` becomes `new`: those of the configuration, and the
-/// initial values of those removed from it, as far as they have other values now. One that needs another knob is
-/// switched off before that one changes.
-fn turn(old: &InstanceSpec, new: &InstanceSpec, configuration: &dyn Configuration) -> Result<Assignments, Error> {
-    let (before, assignments) = (old.knobs(), new.knobs());
-    if before == assignments {
-        return Ok(Vec::new());
-    }
-    let known = client::knobs(&new.name)?;
-    let dropped = before.iter().filter(|(name, _)| !assignments.iter().any(|(kept, _)| kept == name));
-    let mut all: Assignments = dropped
-        .filter_map(|(name, _)| known.iter().find(|knob| knob.name == *name))
-        .map(|knob| (knob.name.clone(), knob.default.to_string()))
-        .collect();
-    let mut shadow = known.clone();
-    for (name, value) in &all {
-        // The value of the start is always valid.
-        let _: Result<_, knobs::Wrong> = knobs::set(&mut shadow, name, value);
-    }
-    configuration.check_knobs(new, shadow)?;
-    all.extend(assignments);
-    Ok(different(all, &known))
-}
-
-/// Returns those of `all` whose knobs have other values in `known`, in an order in which they can be set one by one.
-fn different(mut all: Assignments, known: &[knobs::Knob]) -> Assignments {
-    let known: HashMap<&str, &knobs::Knob> = known.iter().map(|knob| (&*knob.name, knob)).collect();
-    all.retain(|(name, value)| known.get(&**name).is_none_or(|knob| knob.value.to_string() != *value));
-    let is_off = |name: &str, value: &str| {
-        matches!(value, "0" | "off") && known.get(name).is_some_and(|knob| knob.needs.is_some())
-    };
-    all.sort_by_key(|(name, value)| !is_off(name, value));
-    all
-}
-
-/// Returns the initial knobs of `new` where it takes over interfaces of `old`: those of the configuration, and those
-/// set at run time that the configuration has not changed since.
-fn carried(old: &InstanceSpec, new: &InstanceSpec) -> Result<Assignments, Error> {
-    let (before, mut assignments) = (old.knobs(), new.knobs());
-    let said = |assignments: &Assignments, name: &str| {
-        assignments.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
-    };
-    // A thousand tunnels have tens of thousands of knobs, of which few interfaces are gone.
-    let has = new.devs();
-    let mut lost = old.devs();
-    lost.retain(|dev| !has.contains(dev));
-    let gone = |name: &str| lost.iter().any(|dev| knobs::is_of(name, dev));
-    let mut set: Vec<knobs::Knob> = client::knobs(&old.name)?;
-    set.retain(|knob| knob.fixed.is_none() && !gone(&knob.name));
-    // A knob that needs another one comes after it.
-    set.sort_by_key(|knob| knob.needs.is_some());
-    for knob in set {
-        let was = said(&before, &knob.name);
-        let now = knob.value.to_string();
-        if was == said(&assignments, &knob.name) && now != was.unwrap_or_else(|| knob.default.to_string()) {
-            assignments.retain(|(name, _)| *name != knob.name);
-            assignments.push((knob.name, now));
-        }
-    }
-    Ok(assignments)
-}
-
-#[cfg(test)]
-mod tests {
-    use segue_control::knobs::{Knob, Needs, Setting};
-
-    use super::*;
-
-    fn knob(name: &str, value: u64, needs: Option<(&str, u64)>) -> Knob {
-        let needs = needs.map(|(name, value)| Needs { name: name.to_owned(), value: Setting::Number(value) });
-        let (name, value, default) = (name.to_owned(), Setting::Number(value), Setting::Number(0));
-        let (values, unit, help) = (Vec::new(), String::new(), String::new());
-        Knob { name, value, default, min: Some(0), max: Some(9), values, unit, help, fixed: None, needs }
-    }
-
-    #[test]
-    fn only_knobs_that_differ_are_set_and_one_that_needs_another_is_switched_off_first() {
-        let known = [knob("a", 1, None), knob("b", 2, None), knob("c", 1, Some(("b", 2))), knob("d", 0, None)];
-        let wanted = |all: &[(&str, &str)]| {
-            let all = all.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-            different(all, &known).into_iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>()
-        };
-        assert_eq!(wanted(&[("a", "1"), ("b", "2"), ("c", "1"), ("d", "0")]), [""; 0]);
-        assert_eq!(wanted(&[("a", "1"), ("d", "3"), ("b", "1"), ("c", "0")]), ["c=0", "d=3", "b=1"]);
-        assert_eq!(wanted(&[("other", "1")]), ["other=1"], "the instance refuses what it does not know");
-    }
 }

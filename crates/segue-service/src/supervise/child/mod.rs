@@ -104,6 +104,8 @@ pub(super) struct Instance {
     pub(super) is_awaited: bool,
     /// Whether another instance is about to replace this one, even if this one ends earlier.
     pub(super) is_replaced: bool,
+    /// Knobs that a reload could not set, or of which it is not known whether it did.
+    pub(super) unset: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -156,6 +158,7 @@ impl Instance {
             is_quiet,
             is_awaited,
             is_replaced,
+            unset: Vec::new(),
         }
     }
 
