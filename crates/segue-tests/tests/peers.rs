@@ -169,19 +169,22 @@ fn one_interface_reaches_peers_of_every_encapsulation_at_once() {
     assert_eq!(counted_peers(&ground).len(), 4);
 }
 
-#[test]
-fn a_fault_of_the_interface_the_link_or_the_address_of_a_tunnel_with_a_table_is_named_until_it_is_mended() {
-    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
-    let _tunnel = start_a(&ground, BY_DAEMON);
+/// Waits until the health of A's tunnel has exactly these problems.
+#[track_caller]
+fn await_codes(ground: &Ground, wanted: &[&str]) {
     let codes = |stat: &Stat| {
         let found = stat.json()["health"].as_array().cloned().unwrap_or_default();
         found.iter().map(|problem| problem["code"].as_str().unwrap_or_default().to_owned()).collect::<Vec<_>>()
     };
-    let await_codes = |wanted: &[&str]| {
-        let stat = Stat::until(&ground.a, &ground.program, DEVICE, PATIENCE, |stat| codes(stat) == wanted);
-        assert_eq!(codes(&stat), wanted, "{}", stat.json());
-    };
-    await_codes(&[]);
+    let stat = Stat::until(&ground.a, &ground.program, DEVICE, PATIENCE, |stat| codes(stat) == wanted);
+    assert_eq!(codes(&stat), wanted, "{}", stat.json());
+}
+
+#[test]
+fn a_fault_of_the_interface_the_link_or_the_address_of_a_tunnel_with_a_table_is_named_until_it_is_mended() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    let _tunnel = start_a(&ground, BY_DAEMON);
+    await_codes(&ground, &[]);
     let link = segue_lab::DEVICE;
     for (code, fault, cure) in [
         ("interface_down", format!("link set {DEVICE} down"), format!("link set {DEVICE} up")),
@@ -189,10 +192,32 @@ fn a_fault_of_the_interface_the_link_or_the_address_of_a_tunnel_with_a_table_is_
         ("address_gone", format!("addr del 198.18.0.1/24 dev {link}"), format!("addr add 198.18.0.1/24 dev {link}")),
     ] {
         ip(&ground.a, &fault);
-        await_codes(&[code]);
+        await_codes(&ground, &[code]);
         ip(&ground.a, &cure);
-        await_codes(&[]);
+        await_codes(&ground, &[]);
     }
+}
+
+#[test]
+fn a_tunnel_with_a_table_is_judged_by_the_link_that_has_its_local_address_now() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    let _tunnel = start_a(&ground, BY_DAEMON);
+    let link = segue_lab::DEVICE;
+    let move_address = |what: &str, link: &str| ip(&ground.a, &format!("addr {what} 198.18.0.1/24 dev {link}"));
+    ip(&ground.a, &format!("link del {link}"));
+    await_codes(&ground, &["link_gone"]);
+    // One that was made anew has another index.
+    ip(&ground.a, &format!("link add {link} type veth peer other"));
+    ip(&ground.a, &format!("link set {link} up"));
+    ip(&ground.a, "link set other up");
+    move_address("add", link);
+    await_codes(&ground, &[]);
+    move_address("del", link);
+    await_codes(&ground, &["address_gone"]);
+    move_address("add", "other");
+    await_codes(&ground, &[]);
+    ip(&ground.a, "link set other down");
+    await_codes(&ground, &["link_down"]);
 }
 
 #[test]

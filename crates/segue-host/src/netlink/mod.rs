@@ -94,7 +94,7 @@ pub(crate) fn changed_meanwhile() -> io::Error {
 
 /// Returns the first result of `read` that is not of a dump during which the table changed, or after a number of such
 /// dumps their error.
-pub(crate) fn until_whole<T>(mut read: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+pub fn until_whole<T>(mut read: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let is_whole = |result: &io::Result<T>| !matches!(result, Err(error) if error.kind() == io::ErrorKind::Interrupted);
     (0..DUMPS).map(|_| read()).find(is_whole).unwrap_or_else(|| Err(changed_meanwhile()))
 }
@@ -351,6 +351,10 @@ pub fn answers(
             NetlinkPayload::Error(error) if error.code.is_some() => {
                 return Err(io::Error::from_raw_os_error(error.raw_code().saturating_neg()));
             }
+            // A dump that fails on the way, for lack of memory for example, ends with the error.
+            NetlinkPayload::Done(done) if done.code < 0 => {
+                return Err(io::Error::from_raw_os_error(done.code.saturating_neg()));
+            }
             NetlinkPayload::Error(_) | NetlinkPayload::Done(_) => return Ok(ControlFlow::Break(())),
             NetlinkPayload::InnerMessage(inner) => {
                 let flow = each(inner);
@@ -428,6 +432,29 @@ mod tests {
             Err(io::ErrorKind::PermissionDenied.into())
         });
         assert_eq!((result.unwrap_err().kind(), refused), (io::ErrorKind::PermissionDenied, 1));
+    }
+
+    #[test]
+    fn a_dump_that_the_kernel_ends_with_an_error_is_that_error() {
+        let done = |code: i32| {
+            // struct nlmsghdr with NLMSG_DONE and NLM_F_MULTI, and the error of the dump.
+            let mut bytes = [&20_u32.to_ne_bytes()[..], &3_u16.to_ne_bytes(), &2_u16.to_ne_bytes()].concat();
+            bytes.extend([7_u32.to_ne_bytes(), [0; 4], code.to_ne_bytes()].concat());
+            bytes
+        };
+        let ended = |sequence, code| {
+            let outcome = answers(&done(code), sequence, &mut |_| ControlFlow::Continue(()));
+            outcome.map_err(|error| error.raw_os_error())
+        };
+        assert_eq!(ended(7, 0), Ok(ControlFlow::Break(())));
+        assert_eq!(ended(7, -libc::ENOMEM), Err(Some(libc::ENOMEM)));
+        assert_eq!(ended(7, i32::MIN), Err(Some(i32::MAX)));
+        // It is of another request.
+        assert_eq!(ended(8, -libc::ENOMEM), Ok(ControlFlow::Continue(())));
+        let mut all = nexthops::Nexthops::new();
+        let outcome = nexthops::add(&mut all, &done(-libc::ENOMEM), 7);
+        assert_eq!(outcome.unwrap_err().raw_os_error(), Some(libc::ENOMEM));
+        assert!(nexthops::add(&mut all, &done(0), 7).is_ok_and(|flow| flow.is_break()));
     }
 
     #[test]

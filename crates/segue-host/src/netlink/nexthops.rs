@@ -71,26 +71,36 @@ fn dump(netlink: &mut Netlink) -> io::Result<Nexthops> {
     loop {
         let (datagram, _) = netlink.socket.recv_from_full()?;
         has_changed |= is_interrupted(&datagram);
-        if add(&mut all, &datagram, netlink.sequence).is_break() {
+        if add(&mut all, &datagram, netlink.sequence)?.is_break() {
             return if has_changed { Err(changed_meanwhile()) } else { Ok(all) };
         }
     }
 }
 
 /// Adds the nexthop objects in a datagram that answers the request with the number `sequence`. Breaks at the end of the
-/// dump.
-pub fn add(all: &mut Nexthops, datagram: &[u8], sequence: u32) -> ControlFlow<()> {
+/// dump, and where the kernel does not know such objects.
+///
+/// # Errors
+/// That with which the kernel ends the dump.
+pub fn add(all: &mut Nexthops, datagram: &[u8], sequence: u32) -> io::Result<ControlFlow<()>> {
     let mut rest = datagram;
     while let Some((kind, number, body, behind)) = message(rest) {
         rest = behind;
         match kind {
             _ if number != sequence => {}
-            NLMSG_DONE | NLMSG_ERROR => return ControlFlow::Break(()),
+            NLMSG_DONE => {
+                let code = word(body).map_or(0, u32::cast_signed);
+                if code < 0 {
+                    return Err(io::Error::from_raw_os_error(code.saturating_neg()));
+                }
+                return Ok(ControlFlow::Break(()));
+            }
+            NLMSG_ERROR => return Ok(ControlFlow::Break(())),
             RTM_NEWNEXTHOP => all.extend(nexthop(body)),
             _ => {}
         }
     }
-    ControlFlow::Continue(())
+    Ok(ControlFlow::Continue(()))
 }
 
 fn word(bytes: &[u8]) -> Option<u32> {

@@ -34,7 +34,8 @@ pub(crate) struct Monitored {
     pub(crate) overhead: u32,
     /// The name of the underlay's link at the start.
     pub(crate) underlay: String,
-    /// The index of the underlay's link where the remotes are the peers of a table, so that no route tells it.
+    /// The index of the link with the local address at the start, where the remotes are the peers of a table, so that
+    /// no route tells the link.
     pub(crate) link: Option<u32>,
     /// The MTU of the path at the start, bytes.
     pub(crate) path_mtu: u32,
@@ -150,6 +151,15 @@ pub(super) struct View {
     pub(super) links: HashMap<u32, LinkView>,
     /// Local addresses of the tunnels, with their prefix lengths at the start, and whether the host has them.
     pub(super) locals: HashMap<IpAddr, (Option<u8>, bool)>,
+    /// The link of each local address of a tunnel with a peer table: the one that has it, or had it last.
+    pub(super) owners: HashMap<IpAddr, u32>,
+}
+
+impl View {
+    /// Returns the index of the link with the local address of a tunnel with a peer table.
+    pub(super) fn owner(&self, monitored: &Monitored) -> Option<u32> {
+        monitored.link.map(|at_start| self.owners.get(&monitored.local).copied().unwrap_or(at_start))
+    }
 }
 
 /// Observations at one time.

@@ -1,6 +1,5 @@
 //! The judgement of one tunnel: its problems, the likeliest cause first, each with a command as remedy.
 
-use std::fmt::Display;
 use std::net::IpAddr;
 use std::time::Instant;
 
@@ -52,9 +51,10 @@ fn interface(monitored: &Monitored, evidence: &Evidence) -> Option<Complaint> {
 /// Returns the problems of the paths to the remotes: link, local address, route, neighbour.
 fn path_problems(monitored: &Monitored, evidence: &Evidence) -> Vec<Complaint> {
     let view = &evidence.view;
-    let of_table = monitored.link.and_then(|index| view.links.get(&index));
+    let of_table = view.owner(monitored).and_then(|index| view.links.get(&index));
     if let Some(link) = of_table {
-        let trouble = link_trouble(link, "its peers").or_else(|| address_trouble(monitored, evidence));
+        let role = |is_here: bool| format!("it {} the local address", if is_here { "has" } else { "had" });
+        let trouble = link_trouble(link, role).or_else(|| address_trouble(monitored, &link.name, evidence));
         return trouble.into_iter().collect();
     }
     let mut found: Vec<Complaint> = Vec::new();
@@ -62,8 +62,8 @@ fn path_problems(monitored: &Monitored, evidence: &Evidence) -> Vec<Complaint> {
         let Some((last, has_route)) = view.paths.get(remote) else { continue };
         let link = last.and_then(|path| view.links.get(&path.link));
         let trouble = link
-            .and_then(|link| link_trouble(link, *remote))
-            .or_else(|| address_trouble(monitored, evidence))
+            .and_then(|link| link_trouble(link, |is_here| carries(*remote, is_here)))
+            .or_else(|| address_trouble(monitored, &monitored.underlay, evidence))
             .or_else(|| (!has_route).then(|| no_route(monitored, *remote, evidence)))
             .or_else(|| {
                 let path = last.filter(|path| path.has_failed)?;
@@ -82,24 +82,30 @@ fn path_problems(monitored: &Monitored, evidence: &Evidence) -> Vec<Complaint> {
     found
 }
 
-/// Returns the problem of a link that carries the packets to what is called `to`.
-fn link_trouble(link: &LinkView, to: impl Display) -> Option<Complaint> {
+/// Returns what a link does, or did while it was there, for packets to `remote`.
+fn carries(remote: IpAddr, is_here: bool) -> String {
+    format!("packets to {remote} {} by it", if is_here { "leave" } else { "left" })
+}
+
+/// Returns the problem of a link; `role` says what it does, or did while it was there.
+fn link_trouble(link: &LinkView, role: impl Fn(bool) -> String) -> Option<Complaint> {
     let name = &link.name;
     if link.is_gone {
-        let why = format!("packets to {to} left by it");
-        return Some(complaint("link_gone", format!("{name} is gone"), why, "ip -br link".to_owned()));
+        let what = format!("{name} is gone");
+        return Some(complaint("link_gone", what, role(false), "ip -br link".to_owned()));
     }
     if !link.is_up {
-        let why = format!("packets to {to} leave by it");
+        let why = role(true);
         return Some(complaint("link_down", format!("{name} is down"), why, format!("sudo ip link set dev {name} up")));
     }
     (!link.has_carrier).then(|| {
-        let why = format!("packets to {to} leave by it: its cable, or the port at the other end, is down");
+        let why = format!("{}: its cable, or the port at the other end, is down", role(true));
         complaint("no_carrier", format!("{name} has no carrier"), why, format!("ip -br link show dev {name}"))
     })
 }
 
-fn address_trouble(monitored: &Monitored, evidence: &Evidence) -> Option<Complaint> {
+/// Returns the problem of the local address, which was one of the link `dev`.
+fn address_trouble(monitored: &Monitored, dev: &str, evidence: &Evidence) -> Option<Complaint> {
     let (len, is_here) = evidence.view.locals.get(&monitored.local)?;
     let local = monitored.local;
     let prefix = len.map_or_else(|| local.to_string(), |len| format!("{local}/{len}"));
@@ -108,7 +114,7 @@ fn address_trouble(monitored: &Monitored, evidence: &Evidence) -> Option<Complai
             "address_gone",
             format!("{local} is no address of this host"),
             "the tunnel sends from it and listens on it".to_owned(),
-            format!("sudo ip addr add {prefix} dev {}", monitored.underlay),
+            format!("sudo ip addr add {prefix} dev {dev}"),
         )
     })
 }
@@ -401,6 +407,7 @@ mod tests {
             paths: [(REMOTE.parse().unwrap(), (Some(path), true))].into(),
             links: [(2, link), (9, inside)].into(),
             locals: [(LOCAL.parse().unwrap(), (Some(24), true))].into(),
+            owners: HashMap::new(),
         }
     }
 
@@ -467,13 +474,20 @@ mod tests {
         let found = judged(|view| view.links.get_mut(&9).unwrap().is_up = false);
         assert!(is_one(&found, ["interface_down", "sg0", "own interface"]), "{found:?}");
         let found = judged(|view| view.links.get_mut(&2).unwrap().is_up = false);
-        assert!(is_one(&found, ["link_down", "e0", "packets to its peers"]), "{found:?}");
+        assert!(is_one(&found, ["link_down", "e0", "it has the local address"]), "{found:?}");
         let found = judged(|view| view.links.get_mut(&2).unwrap().is_gone = true);
-        assert!(is_one(&found, ["link_gone", "e0", "packets to its peers"]), "{found:?}");
+        assert!(is_one(&found, ["link_gone", "e0", "it had the local address"]), "{found:?}");
         let found = judged(|view| view.links.get_mut(&2).unwrap().has_carrier = false);
         assert!(is_one(&found, ["no_carrier", "e0", "cable"]), "{found:?}");
         let found = judged(|view| view.locals.get_mut(&LOCAL.parse().unwrap()).unwrap().1 = false);
         assert!(is_one(&found, ["address_gone", LOCAL, "listens on it"]), "{found:?}");
+        // The address is now that of a link that was made anew.
+        let anew = |view: &mut View| {
+            view.links.insert(12, view.links[&2].clone());
+            view.links.insert(2, LinkView { is_gone: true, ..view.links[&2].clone() });
+            view.owners.insert(LOCAL.parse().unwrap(), 12);
+        };
+        assert_eq!(judged(anew), []);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::net::{IpAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use segue_host::netlink::Netlink;
+use segue_host::prefix::Prefix;
 use segue_host::sys;
 
 use super::evidence::{LinkView, Monitored, PathState, View};
@@ -64,12 +65,16 @@ impl Underlay {
             for (local, (_, is_here)) in &mut view.locals {
                 *is_here = addresses.iter().any(|(_, prefix)| prefix.address == *local);
             }
+            for monitored in monitored {
+                let Some(last) = view.owner(monitored) else { continue };
+                view.owners.insert(monitored.local, owner(monitored.local, last, &addresses));
+            }
         }
         let pairs: BTreeSet<(IpAddr, IpAddr, Option<u32>)> = monitored
             .iter()
             .flat_map(|monitored| monitored.remotes.iter().map(|remote| (*remote, monitored.local, monitored.zone)))
             .collect();
-        let mut links: BTreeSet<u32> = monitored.iter().filter_map(|monitored| monitored.link).collect();
+        let mut links: BTreeSet<u32> = monitored.iter().filter_map(|monitored| view.owner(monitored)).collect();
         for (remote, local, zone) in pairs {
             let found = self.path(remote, local, zone)?;
             let (path, has_route) = view.paths.entry(remote).or_insert((None, true));
@@ -121,6 +126,13 @@ impl Underlay {
             name: link.name,
         }))
     }
+}
+
+/// Returns the index of the link that has the address `local`, among the addresses of all links. This is the one that
+/// had it `last` if it still has it, or if none has it. A link that is made anew has another index.
+fn owner(local: IpAddr, last: u32, addresses: &[(u32, Prefix)]) -> u32 {
+    let owners = || addresses.iter().filter(|(_, prefix)| prefix.address == local).map(|(link, _)| *link);
+    owners().find(|link| *link == last).or_else(|| owners().next()).unwrap_or(last)
 }
 
 /// Reads the state of the tunnels' own interfaces `indexes` again.
@@ -187,6 +199,20 @@ mod tests {
         let up = LinkView { is_up: true, ..down };
         assert_eq!(look(Ok(up.clone())), (Ok(()), Some(up)));
         assert_eq!(look(error(libc::ENODEV)), (Ok(()), None));
+    }
+
+    #[test]
+    fn the_link_of_a_peer_tables_local_address_is_the_one_that_has_it_now_or_had_it_last() {
+        let local: IpAddr = "198.18.0.1".parse().unwrap();
+        let of = |last: u32, links: &[u32]| {
+            let other = (1, Prefix { address: "127.0.0.1".parse().unwrap(), len: 8 });
+            let own = links.iter().map(|link| (*link, Prefix { address: local, len: 24 }));
+            owner(local, last, &[other].into_iter().chain(own).collect::<Vec<_>>())
+        };
+        assert_eq!(of(2, &[2]), 2);
+        assert_eq!(of(2, &[]), 2, "no link has it any more");
+        assert_eq!(of(2, &[7]), 7, "the link was made anew, or the address has moved");
+        assert_eq!(of(7, &[3, 7]), 7, "another link has it too");
     }
 
     #[test]

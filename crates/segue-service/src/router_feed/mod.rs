@@ -20,8 +20,8 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 use segue_datapath::route::Routes;
 use segue_datapath::router::{FeedSender, InterfaceAddrs, Message, Neighbour, NeighbourEvent, Tables};
-use segue_host::netlink::nexthops;
-use segue_host::netlink::{Netlink, needed, padded};
+use segue_host::netlink::nexthops::{self, Nexthops};
+use segue_host::netlink::{Netlink, needed, padded, until_whole};
 use segue_host::prefix::Prefix;
 use segue_host::sys::{self, Want};
 
@@ -185,7 +185,7 @@ impl Follower {
     /// Reads the links, addresses, neighbours and routes of the kernel.
     pub fn read(&mut self) -> io::Result<Tables> {
         let [(from, near), (to, far)] = [self.addrs(self.ports[0])?, self.addrs(self.ports[1])?];
-        let routes = self.routes([from.mtu, to.mtu], [near, far])?;
+        let routes = self.routes([from.mtu, to.mtu], &[near, far])?;
         Ok(Tables { routes, neighbours: self.neighbours()?, ports: [from, to] })
     }
 
@@ -206,52 +206,53 @@ impl Follower {
                 }
             }
         }
-        self.netlink.exchange(
-            RouteNetlinkMessage::GetAddress(AddressMessage::default()),
-            NLM_F_DUMP,
-            &mut |message| {
-                let RouteNetlinkMessage::NewAddress(message) = message else { return ControlFlow::Continue(()) };
-                if message.header.index != index {
-                    return ControlFlow::Continue(());
+        let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
+        let of_link = self.netlink.dump(&request, &mut |message| match message {
+            RouteNetlinkMessage::NewAddress(message) => (message.header.index == index).then_some(message),
+            _ => None,
+        })?;
+        for message in of_link {
+            let (mut local, mut address) = (None, None);
+            for attribute in &message.attributes {
+                match attribute {
+                    AddressAttribute::Local(own) => local = Some(*own),
+                    AddressAttribute::Address(own) => address = Some(*own),
+                    _ => {}
                 }
-                let (mut local, mut address) = (None, None);
-                for attribute in &message.attributes {
-                    match attribute {
-                        AddressAttribute::Local(own) => local = Some(*own),
-                        AddressAttribute::Address(own) => address = Some(*own),
-                        _ => {}
-                    }
-                }
-                if !is_advertised(&message) {
-                    let len = message.header.prefix_len;
-                    let both = local.into_iter().chain(address).filter(IpAddr::is_ipv6);
-                    configured.extend(both.map(|address| Prefix { address, len }));
-                }
-                match local.or(address) {
-                    Some(IpAddr::V4(own)) => addrs.v4.push((own, message.header.prefix_len)),
-                    Some(IpAddr::V6(own)) => addrs.v6.push((own, message.header.prefix_len)),
-                    None => {}
-                }
-                ControlFlow::Continue(())
-            },
-        )?;
+            }
+            if !is_advertised(&message) {
+                let len = message.header.prefix_len;
+                let both = local.into_iter().chain(address).filter(IpAddr::is_ipv6);
+                configured.extend(both.map(|address| Prefix { address, len }));
+            }
+            match local.or(address) {
+                Some(IpAddr::V4(own)) => addrs.v4.push((own, message.header.prefix_len)),
+                Some(IpAddr::V6(own)) => addrs.v6.push((own, message.header.prefix_len)),
+                None => {}
+            }
+        }
         Ok((addrs, configured))
     }
 
-    fn routes(&mut self, mtus: [u32; 2], configured: [Vec<Prefix>; 2]) -> io::Result<Routes> {
+    fn routes(&mut self, mtus: [u32; 2], configured: &[Vec<Prefix>; 2]) -> io::Result<Routes> {
+        let nexthops = nexthops::read(&mut self.netlink)?;
+        until_whole(|| self.all_routes(mtus, configured, &nexthops))
+    }
+
+    /// Reads the routes once.
+    fn all_routes(&mut self, mtus: [u32; 2], configured: &[Vec<Prefix>; 2], nexthops: &Nexthops) -> io::Result<Routes> {
         let mut routes = Routes::new(MOST_ROUTES);
         // Of several routes of a prefix in a table the one with the least metric counts.
         let mut metrics: HashMap<RouteKey, u32> = HashMap::new();
         let mut too_many = 0;
         let mut unused = Unused::default();
         let (ports, advertised) = (self.ports, self.advertised);
-        let nexthops = nexthops::read(&mut self.netlink)?;
         self.netlink.exchange(RouteNetlinkMessage::GetRoute(RouteMessage::default()), NLM_F_DUMP, &mut |message| {
             let RouteNetlinkMessage::NewRoute(message) = message else { return ControlFlow::Continue(()) };
-            let Some((to, metric, action)) = read_route(&message, &nexthops, ports, mtus) else {
+            let Some((to, metric, action)) = read_route(&message, nexthops, ports, mtus) else {
                 return ControlFlow::Continue(());
             };
-            if comes_from_advertisement(&message, to, action, &configured) {
+            if comes_from_advertisement(&message, to, action, configured) {
                 let is_used = advertised == Advertised::Used && unused.advertised_used < MOST_ADVERTISED;
                 unused.advertised_used += usize::from(is_used);
                 unused.advertised += usize::from(!is_used);
@@ -278,16 +279,12 @@ impl Follower {
     }
 
     fn neighbours(&mut self) -> io::Result<Vec<Neighbour>> {
-        let mut found = Vec::new();
         let ports = self.ports;
         let request = RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default());
-        self.netlink.exchange(request, NLM_F_DUMP, &mut |message| {
-            if let RouteNetlinkMessage::NewNeighbour(message) = message {
-                found.extend(read_neighbour(&message, ports));
-            }
-            ControlFlow::Continue(())
-        })?;
-        Ok(found)
+        self.netlink.dump(&request, &mut |message| match message {
+            RouteNetlinkMessage::NewNeighbour(message) => read_neighbour(&message, ports),
+            _ => None,
+        })
     }
 }
 
