@@ -4,7 +4,8 @@
 //! - Every call ends: connecting, sending and receiving have limits ([`CONNECT`], [`REQUEST`]), and so have the length
 //!   of an answer and the number of keys in a list.
 //! - A member that does not answer, or has no leader, is left for the next one in the list; a call fails only after all
-//!   of them did.
+//!   of them did. One whose answer is not etcd's, or is too long, fails the call, and the next call goes to the next
+//!   member.
 //! - No proxy of the environment is used, and no redirection is followed: credentials go to the named members only.
 
 use std::fmt;
@@ -143,7 +144,7 @@ impl Etcd {
 
     /// Returns the entry of a key, if there is one.
     pub fn get(&mut self, key: &str) -> Result<Option<Record>, EtcdError> {
-        let answer = self.call("kv/range", &json!({ "key": encode(key.as_bytes()) }))?;
+        let (answer, _) = self.range(&json!({ "key": encode(key.as_bytes()) }))?;
         Ok(answer.records().into_iter().next())
     }
 
@@ -161,7 +162,7 @@ impl Etcd {
             if listed.revision != 0 {
                 request["revision"] = json!(listed.revision);
             }
-            let answer = match self.call("kv/range", &request) {
+            let (answer, at) = match self.range(&request) {
                 // With values that no host writes; etcd has a limit for each of them.
                 Err(EtcdError::TooLong) if most > 1 => {
                     most /= 2;
@@ -171,7 +172,7 @@ impl Etcd {
                 answer => answer?,
             };
             if listed.revision == 0 {
-                listed = position(answer.header.as_ref());
+                listed = at;
             }
             let has_more = answer.more.is_true();
             let page = answer.records();
@@ -194,11 +195,22 @@ impl Etcd {
         }
     }
 
+    /// Reads a range of keys. Returns the answer and its position.
+    fn range(&mut self, request: &Value) -> Result<(Answer, Position), EtcdError> {
+        let answer = self.call("kv/range", request)?;
+        let at = position(answer.header.as_ref());
+        // Without this an empty document would be a registry without keys.
+        if at.revision <= 0 {
+            return Err(self.foreign("it has no revision"));
+        }
+        Ok((answer, at))
+    }
+
     /// Creates a lease of etcd that expires after `ttl` unless it is kept alive, and returns its id.
     pub fn grant(&mut self, ttl: Duration) -> Result<i64, EtcdError> {
         let answer = self.call("lease/grant", &json!({ "TTL": ttl.as_secs() }))?;
         match answer.id.number() {
-            0 => Err(EtcdError::Refused(0, "it granted no lease".to_owned())),
+            0 => Err(self.foreign("it granted no lease")),
             id => Ok(id),
         }
     }
@@ -206,13 +218,15 @@ impl Etcd {
     /// Keeps a lease of etcd alive. Returns whether it still exists.
     pub fn keep_alive(&mut self, id: i64) -> Result<bool, EtcdError> {
         let answer = self.call("lease/keepalive", &json!({ "ID": id.to_string() }))?;
-        Ok(answer.result.is_some_and(|result| result.ttl.number() > 0))
+        match answer.result {
+            Some(result) => Ok(result.ttl.number() > 0),
+            None => Err(self.foreign("it says nothing of the lease")),
+        }
     }
 
-    /// Revokes a lease of etcd that no key uses.
-    pub fn revoke(&mut self, id: i64) {
-        // It ends by itself otherwise.
-        let _ = self.call("lease/revoke", &json!({ "ID": id.to_string() }));
+    /// Revokes a lease of etcd: its keys are deleted, and a put with it that is still to be executed fails.
+    pub fn revoke(&mut self, id: i64) -> Result<(), EtcdError> {
+        self.call("lease/revoke", &json!({ "ID": id.to_string() })).map(|_| ())
     }
 
     /// Creates a key that must not exist yet, under a lease of etcd.
@@ -256,21 +270,29 @@ impl Etcd {
                               "range_end": encode(&after_all(prefix.as_bytes())), "start_revision": from.to_string() } });
         let response = self.send("watch", &request, longest)?;
         let mut lines = BufReader::new(response.into_body().into_with_config().limit(u64::MAX).reader());
-        let mut line = Vec::new();
+        let (mut line, mut began) = (Vec::new(), false);
         loop {
             line.clear();
             match (&mut lines).take(ANSWER_LEN).read_until(b'\n', &mut line) {
                 Ok(_) if line.ends_with(b"\n") => {}
-                Ok(len) if len as u64 >= ANSWER_LEN => return Err(EtcdError::TooLong),
+                Ok(len) if len as u64 >= ANSWER_LEN => {
+                    self.leave();
+                    return Err(EtcdError::TooLong);
+                }
                 // The time is over, or the member has ended the watch: the next one shows whether all is well.
-                _ => return Ok(()),
+                _ => {
+                    if !began {
+                        self.leave();
+                    }
+                    return Ok(());
+                }
             }
-            let message =
-                Answer::read(&line).map_err(|error| EtcdError::Unreachable(format!("{}: {error}", self.endpoint())))?;
+            let message = Answer::read(&line).map_err(|error| self.foreign(error))?;
             if let Some((code, text)) = message.failure() {
                 return Err(refused(code, text));
             }
-            let result = message.result.unwrap_or_default();
+            let Some(result) = message.result else { return Err(self.foreign("it is no message of a watch")) };
+            began = true;
             if result.compact_revision.number() != 0 {
                 return Err(EtcdError::Compacted);
             }
@@ -298,7 +320,10 @@ impl Etcd {
         let mut response = self.send(path, request, REQUEST)?;
         let bytes = match response.body_mut().with_config().limit(ANSWER_LEN).read_to_vec() {
             Ok(bytes) => bytes,
-            Err(ureq::Error::BodyExceedsLimit(_)) => return Err(EtcdError::TooLong),
+            Err(ureq::Error::BodyExceedsLimit(_)) => {
+                self.leave();
+                return Err(EtcdError::TooLong);
+            }
             Err(error) => {
                 let why = format!("{}: {error}", self.endpoint());
                 self.leave();
@@ -306,8 +331,7 @@ impl Etcd {
             }
         };
         // Of a stream, such as that of a keepalive, the first message.
-        let answer = Answer::first(&bytes)
-            .map_err(|_| EtcdError::Unreachable(format!("{}: its answer is no JSON", self.endpoint())))?;
+        let answer = Answer::first(&bytes).map_err(|error| self.foreign(error))?;
         match answer.failure() {
             Some((code, text)) => Err(refused(code, text)),
             None => Ok(answer),
@@ -398,13 +422,22 @@ impl Etcd {
         let answer = Answer::read(&bytes).map_err(|error| unreachable(&error))?;
         match answer.token.text() {
             Some(token) => Ok(token.to_owned()),
-            None => Err(EtcdError::Refused(UNAUTHENTICATED, "it gave no token".to_owned())),
+            None => Err(unreachable(&"it gave no token")),
         }
     }
 
     /// Selects the next member of the cluster.
     fn leave(&mut self) {
         self.at = (self.at + 1) % self.endpoints.len();
+    }
+
+    /// Leaves a member whose answer is not etcd's, and returns the failure.
+    fn foreign(&mut self, why: impl fmt::Display) -> EtcdError {
+        // The text can have parts of the answer.
+        let why: String = segue_control::error::printable_line(&why.to_string()).chars().take(200).collect();
+        let why = format!("{}: its answer is not etcd's: {why}", self.endpoint());
+        self.leave();
+        EtcdError::Unreachable(why)
     }
 
     /// Leaves a member whose list goes on without an end, and returns the failure.

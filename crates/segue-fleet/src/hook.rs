@@ -52,10 +52,10 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-/// State that is kept between the calls of hooks.
+/// State that is kept between the calls of hooks, in `.hook.json`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct Memory {
+pub struct Memory {
     /// The encapsulation that this host accepts.
     takes: Option<Takes>,
     network: String,
@@ -106,7 +106,7 @@ pub fn post(name: &str, network: &str, subnet: &str, address: &str, grace: u32) 
 /// Runs `add`: adds or confirms the host `address` with its subnet; `data` is the output of its `pre`.
 pub fn add(name: &str, subnet: &str, address: &str, data: &[u8]) -> Result<(), Error> {
     let mut hooks = Hooks::open(name)?;
-    match hooks.peer(subnet, address, data) {
+    match hooks.memory.peer(subnet, address, data) {
         Ok((network, peer)) => hooks.put(network, peer),
         Err(refusal) => {
             hooks.refuse(&[subnet.to_owned()], refusal)?;
@@ -156,6 +156,93 @@ pub fn sweep(name: &str, round: u64, grace: Duration) -> Result<(), Error> {
 /// Returns the changes that remove peers: one for each, because the tunnel may no longer have some of them.
 fn removals<'a>(peers: impl Iterator<Item = &'a (u64, Peer)>) -> impl Iterator<Item = Change> {
     peers.filter_map(|(_, peer)| Some(Change::Del(vec![Key::Prefix(peer.prefix?)])))
+}
+
+impl Memory {
+    /// Returns the subnets of other peers that overlap the given one.
+    fn overlapping(&self, subnet: Network) -> impl Iterator<Item = Network> {
+        let others = self.peers.keys().filter_map(|other| Network::parse(other));
+        others.filter(move |other| *other != subnet && other.overlaps(subnet))
+    }
+
+    /// Removes the peers whose subnets overlap the given one from the state, and returns them.
+    fn make_room(&mut self, subnet: Network) -> BTreeMap<String, (u64, Peer)> {
+        let names: Vec<String> = self.overlapping(subnet).map(|other| other.to_string()).collect();
+        names.into_iter().filter_map(|name| self.peers.remove_entry(&name)).collect()
+    }
+
+    /// Checks a host that flanneld reports and converts it to a peer. Of two subnets that overlap, one of the length
+    /// that this host's has goes first: all that flanneld leases have it. Else the one that was there first stays.
+    pub fn peer(&self, subnet: &str, address: &str, data: &[u8]) -> Result<(Network, Peer), Refusal> {
+        let (place, len) = subnet.split_once('/').ok_or(Refusal::KeyMalformed)?;
+        let (place, len) = (place.parse().ok(), crate::network::decimal(len).filter(|len| *len <= 32));
+        let (Some(place), Some(len)) = (place, len) else { return Err(Refusal::KeyMalformed) };
+        let subnet = Network::new(place, len).ok_or(Refusal::HostBits)?;
+        let address: Ipv4Addr = address.parse().map_err(|_| Refusal::AddressMalformed)?;
+        if !is_host(address) {
+            return Err(Refusal::AddressNotUnicast);
+        }
+        if let Some(network) = Network::parse(&self.network) {
+            if !network.holds(subnet) || network == subnet {
+                return Err(Refusal::OutsideNetwork);
+            }
+            if network.contains(address) {
+                return Err(Refusal::AddressInNetwork);
+            }
+        }
+        let own = Network::parse(&self.subnet);
+        if own.is_some_and(|own| own.overlaps(subnet)) {
+            return Err(Refusal::OwnSubnet);
+        }
+        if self.address == address.to_string() {
+            return Err(Refusal::OwnAddress);
+        }
+        let is_alone = self.overlapping(subnet).next().is_none();
+        if !is_alone && own.map(Network::prefix_len) != Some(subnet.prefix_len()) {
+            return Err(Refusal::Overlap);
+        }
+        if is_alone && self.peers.len() >= crate::roster::PEERS && !self.peers.contains_key(&subnet.to_string()) {
+            return Err(Refusal::TooMany);
+        }
+        if data.len() > VALUE_LEN {
+            return Err(Refusal::ValueTooLong);
+        }
+        // A list of values is a structure too, for the decoder.
+        let is_object = data.trim_ascii_start().first() == Some(&b'{');
+        let theirs = serde_json::from_slice::<Takes>(data).ok().filter(|_| is_object);
+        let theirs = theirs.ok_or(Refusal::DataMalformed)?;
+        let mac =
+            theirs.mac.as_deref().map(|text| text.parse::<Mac>().map_err(|_| Refusal::MacMalformed)).transpose()?;
+        if mac.is_some_and(|mac| !mac.is_station()) {
+            return Err(Refusal::MacNotUnicast);
+        }
+        let own_mac = self.takes.as_ref().and_then(|ours| ours.mac.as_deref()?.parse::<Mac>().ok());
+        if mac.is_some() && mac == own_mac {
+            return Err(Refusal::OwnMac);
+        }
+        if theirs.port == 0 || theirs.vni.is_some_and(|vni| vni >= 1 << 24) {
+            return Err(Refusal::DataMalformed);
+        }
+        if theirs.mode == Encap::Vxlan && mac.is_none() {
+            return Err(Refusal::MacMalformed);
+        }
+        let own_vni = self.takes.as_ref().and_then(|ours| ours.vni);
+        let is_other = own_vni.zip(theirs.vni).is_some_and(|(ours, theirs)| ours != theirs);
+        if theirs.mode == Encap::Vxlan && is_other {
+            return Err(Refusal::OtherVni);
+        }
+        // Remote checksums are sent to what takes them, from a host that takes them too.
+        let ours = self.takes.as_ref().is_some_and(|ours| ours.remcsum);
+        let peer = Peer {
+            encap: Some(theirs.mode),
+            port: Some(theirs.port),
+            vni: theirs.vni.filter(|_| theirs.mode == Encap::Vxlan),
+            mac: mac.filter(|_| theirs.mode == Encap::Vxlan),
+            remcsum: (theirs.mode == Encap::Gue).then_some(ours && theirs.remcsum),
+            ..Peer::new(prefix(subnet), address.into())
+        };
+        Ok((subnet, peer))
+    }
 }
 
 impl Hooks {
@@ -228,92 +315,6 @@ impl Hooks {
         path(&self.name, ending).and_then(|path| fleet::replace(&path, &bytes))
     }
 
-    /// Returns the subnets of other peers that overlap the given one.
-    fn overlapping(&self, subnet: Network) -> impl Iterator<Item = Network> {
-        let others = self.memory.peers.keys().filter_map(|other| Network::parse(other));
-        others.filter(move |other| *other != subnet && other.overlaps(subnet))
-    }
-
-    /// Removes the peers whose subnets overlap the given one from the state, and returns them.
-    fn make_room(&mut self, subnet: Network) -> BTreeMap<String, (u64, Peer)> {
-        let names: Vec<String> = self.overlapping(subnet).map(|other| other.to_string()).collect();
-        names.into_iter().filter_map(|name| self.memory.peers.remove_entry(&name)).collect()
-    }
-
-    /// Checks a host that flanneld reports and converts it to a peer. Of two subnets that overlap, one of the length
-    /// that this host's has goes first: all that flanneld leases have it. Else the one that was there first stays.
-    fn peer(&self, subnet: &str, address: &str, data: &[u8]) -> Result<(Network, Peer), Refusal> {
-        let memory = &self.memory;
-        let (place, len) = subnet.split_once('/').ok_or(Refusal::KeyMalformed)?;
-        let (place, len) = (place.parse().ok(), crate::network::decimal(len).filter(|len| *len <= 32));
-        let (Some(place), Some(len)) = (place, len) else { return Err(Refusal::KeyMalformed) };
-        let subnet = Network::new(place, len).ok_or(Refusal::HostBits)?;
-        let address: Ipv4Addr = address.parse().map_err(|_| Refusal::AddressMalformed)?;
-        if !is_host(address) {
-            return Err(Refusal::AddressNotUnicast);
-        }
-        if let Some(network) = Network::parse(&memory.network) {
-            if !network.holds(subnet) || network == subnet {
-                return Err(Refusal::OutsideNetwork);
-            }
-            if network.contains(address) {
-                return Err(Refusal::AddressInNetwork);
-            }
-        }
-        let own = Network::parse(&memory.subnet);
-        if own.is_some_and(|own| own.overlaps(subnet)) {
-            return Err(Refusal::OwnSubnet);
-        }
-        if memory.address == address.to_string() {
-            return Err(Refusal::OwnAddress);
-        }
-        let is_alone = self.overlapping(subnet).next().is_none();
-        if !is_alone && own.map(Network::prefix_len) != Some(subnet.prefix_len()) {
-            return Err(Refusal::Overlap);
-        }
-        if is_alone && memory.peers.len() >= crate::roster::PEERS && !memory.peers.contains_key(&subnet.to_string()) {
-            return Err(Refusal::TooMany);
-        }
-        if data.len() > VALUE_LEN {
-            return Err(Refusal::ValueTooLong);
-        }
-        // A list of values is a structure too, for the decoder.
-        let is_object = data.trim_ascii_start().first() == Some(&b'{');
-        let theirs = serde_json::from_slice::<Takes>(data).ok().filter(|_| is_object);
-        let theirs = theirs.ok_or(Refusal::DataMalformed)?;
-        let mac =
-            theirs.mac.as_deref().map(|text| text.parse::<Mac>().map_err(|_| Refusal::MacMalformed)).transpose()?;
-        if mac.is_some_and(|mac| !mac.is_station()) {
-            return Err(Refusal::MacNotUnicast);
-        }
-        let own_mac = memory.takes.as_ref().and_then(|ours| ours.mac.as_deref()?.parse::<Mac>().ok());
-        if mac.is_some() && mac == own_mac {
-            return Err(Refusal::OwnMac);
-        }
-        if theirs.port == 0 || theirs.vni.is_some_and(|vni| vni >= 1 << 24) {
-            return Err(Refusal::DataMalformed);
-        }
-        if theirs.mode == Encap::Vxlan && mac.is_none() {
-            return Err(Refusal::MacMalformed);
-        }
-        let own_vni = memory.takes.as_ref().and_then(|ours| ours.vni);
-        let is_other = own_vni.zip(theirs.vni).is_some_and(|(ours, theirs)| ours != theirs);
-        if theirs.mode == Encap::Vxlan && is_other {
-            return Err(Refusal::OtherVni);
-        }
-        // Remote checksums are sent to what takes them, from a host that takes them too.
-        let ours = memory.takes.as_ref().is_some_and(|ours| ours.remcsum);
-        let peer = Peer {
-            encap: Some(theirs.mode),
-            port: Some(theirs.port),
-            vni: theirs.vni.filter(|_| theirs.mode == Encap::Vxlan),
-            mac: mac.filter(|_| theirs.mode == Encap::Vxlan),
-            remcsum: (theirs.mode == Encap::Gue).then_some(ours && theirs.remcsum),
-            ..Peer::new(prefix(subnet), address.into())
-        };
-        Ok((subnet, peer))
-    }
-
     /// Counts hosts that are refused.
     fn count(&mut self, hosts: usize, refusal: Refusal) {
         *self.memory.refused.entry(refusal.name().to_owned()).or_default() += hosts;
@@ -322,7 +323,7 @@ impl Hooks {
     /// Adds a peer in place of those whose subnets overlap its own. One that the tunnel refuses changes nothing.
     fn put(&mut self, network: Network, peer: Peer) -> Result<(), Error> {
         let subnet = network.to_string();
-        let mut replaced = self.make_room(network);
+        let mut replaced = self.memory.make_room(network);
         let displaced: Vec<String> = replaced.keys().cloned().collect();
         let before = self.memory.peers.insert(subnet.clone(), (self.memory.round, peer.clone()));
         let is_known = replaced.is_empty() && before.as_ref().is_some_and(|(_, before)| *before == peer);

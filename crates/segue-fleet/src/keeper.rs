@@ -45,10 +45,19 @@ pub struct Terms {
 struct Held {
     key: String,
     value: String,
+    subnet: Network,
     /// The id of etcd's lease; 0 for a reservation.
     id: i64,
     /// The network of the fleet.
     network: Network,
+}
+
+/// A lease of etcd with which no put is known to have succeeded.
+struct Spare {
+    id: i64,
+    /// The subnet that it was granted for. A put without an answer can still be executed, so that no other subnet may
+    /// get the lease: it would keep both alive.
+    subnet: Network,
 }
 
 /// Acquires a lease and keeps it alive until the receiver of `events` is gone. A message on `check` renews it at once.
@@ -114,20 +123,32 @@ impl From<EtcdError> for Failure {
     }
 }
 
-/// Returns a lease of etcd for a put: that of an earlier attempt while it exists, else a new one. It stays in `spare`
-/// until a put with it has succeeded: one that failed can have happened, and each attempt would leave another lease.
-fn granted(etcd: &mut Etcd, ttl: Duration, spare: &mut Option<i64>) -> Result<i64, EtcdError> {
-    if let Some(id) = *spare
-        && etcd.keep_alive(id)?
-    {
-        return Ok(id);
+/// Returns a lease of etcd for a put of this subnet: that of an earlier attempt while it exists, else a new one. It
+/// stays in `spare` until a put with it has succeeded: one that failed can have happened, and each attempt would leave
+/// another lease. That of another subnet is revoked.
+fn granted(etcd: &mut Etcd, ttl: Duration, spare: &mut Option<Spare>, subnet: Network) -> Result<i64, EtcdError> {
+    match spare {
+        Some(old) if old.subnet != subnet => {
+            revoke(etcd, old.id)?;
+            *spare = None;
+        }
+        Some(old) if etcd.keep_alive(old.id)? => return Ok(old.id),
+        _ => {}
     }
     let id = etcd.grant(ttl)?;
-    *spare = Some(id);
+    *spare = Some(Spare { id, subnet });
     Ok(id)
 }
 
-fn acquire(etcd: &mut Etcd, terms: &Terms, spare: &mut Option<i64>) -> Result<(Held, Acquired), Failure> {
+/// Revokes a lease of etcd. One that etcd does not revoke is gone already, or ends by itself.
+fn revoke(etcd: &mut Etcd, id: i64) -> Result<(), EtcdError> {
+    match etcd.revoke(id) {
+        Err(EtcdError::Refused(..)) => Ok(()),
+        outcome => outcome,
+    }
+}
+
+fn acquire(etcd: &mut Etcd, terms: &Terms, spare: &mut Option<Spare>) -> Result<(Held, Acquired), Failure> {
     let config_key = format!("{}/config", terms.prefix);
     let Some(record) = etcd.get(&config_key)? else {
         return Err(Failure::Later(format!("there is no {config_key}: nothing says what the network is")));
@@ -152,14 +173,17 @@ fn acquire(etcd: &mut Etcd, terms: &Terms, spare: &mut Option<i64>) -> Result<(H
     let value = lease::value(terms.address, config.backend, terms.end.mac, terms.offer);
     let directory = format!("{}/subnets", terms.prefix);
     for _ in 0..RACES {
-        let mut leased = Leased::new(&directory, &config, terms.address, terms.before);
+        // What an attempt before has put without an answer is still this host's.
+        let before = spare.as_ref().map(|spare| spare.subnet).or(terms.before);
+        let mut leased = Leased::new(&directory, &config, terms.address, before);
         etcd.list(&directory, |record| leased.add(record))?;
         let (subnet, found) = match leased.choose(random()) {
             Choice::Own(subnet, record) => (subnet, Some(record)),
             Choice::Free(subnet) => (subnet, None),
             Choice::Exhausted => {
-                if let Some(id) = spare.take() {
-                    etcd.revoke(id);
+                if let Some(spare) = spare.take() {
+                    // It ends by itself otherwise.
+                    let _ = etcd.revoke(spare.id);
                 }
                 return Err(Failure::Fatal(exhausted(&config)));
             }
@@ -168,7 +192,7 @@ fn acquire(etcd: &mut Etcd, terms: &Terms, spare: &mut Option<i64>) -> Result<(H
         // A reservation has no end, and gets none.
         let id = match &found {
             Some(record) if record.lease == 0 => 0,
-            _ => granted(etcd, terms.ttl, spare)?,
+            _ => granted(etcd, terms.ttl, spare, subnet)?,
         };
         let key = match &found {
             // On dual stack the key has an IPv6 part too.
@@ -181,10 +205,10 @@ fn acquire(etcd: &mut Etcd, terms: &Terms, spare: &mut Option<i64>) -> Result<(H
         };
         // Another host was faster: what is free now?
         if let Made::New(_) = made {
-            spare.take_if(|spare| *spare == id);
+            spare.take_if(|spare| spare.id == id);
             let network = config.network;
             let acquired = Acquired { config, subnet, is_reservation: id == 0, endpoint: etcd.endpoint().to_owned() };
-            return Ok((Held { key, value, id, network }, acquired));
+            return Ok((Held { key, value, subnet, id, network }, acquired));
         }
     }
     Err(Failure::Later(format!("other hosts were faster {RACES} times")))
@@ -200,7 +224,7 @@ fn exhausted(config: &Config) -> Error {
 }
 
 /// Renews the lease, or creates it again where it has expired and its subnet is free.
-fn renew(etcd: &mut Etcd, terms: &Terms, held: &mut Held, spare: &mut Option<i64>) -> Result<(), Failure> {
+fn renew(etcd: &mut Etcd, terms: &Terms, held: &mut Held, spare: &mut Option<Spare>) -> Result<(), Failure> {
     let alive = held.id == 0 || etcd.keep_alive(held.id)?;
     let found = etcd.get(&held.key)?;
     // An address that no host can have names none.
@@ -212,17 +236,17 @@ fn renew(etcd: &mut Etcd, terms: &Terms, held: &mut Held, spare: &mut Option<i64
         // A value that names no host is written again.
         Some(record) => {
             let is_reservation = record.lease == 0 && (held.id == 0 || owner.is_some());
-            let id = if is_reservation { 0 } else { granted(etcd, terms.ttl, spare)? };
+            let id = if is_reservation { 0 } else { granted(etcd, terms.ttl, spare, held.subnet)? };
             (id, etcd.replace(&held.key, &held.value, id, record.modified)?)
         }
         None => {
-            let id = granted(etcd, terms.ttl, spare)?;
+            let id = granted(etcd, terms.ttl, spare, held.subnet)?;
             (id, etcd.create(&held.key, &held.value, id)?)
         }
     };
     match made {
         Made::New(_) => {
-            spare.take_if(|spare| *spare == id);
+            spare.take_if(|spare| spare.id == id);
             held.id = id;
             Ok(())
         }

@@ -1,8 +1,11 @@
-//! Test of an agent that etcd refuses: its attempts do not leave one lease of etcd each.
+//! Tests of the leases of etcd of an agent that etcd refuses, or does not answer: its attempts do not leave one lease
+//! each, and no lease keeps two subnets alive.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -12,14 +15,17 @@ use segue_fleet::connect;
 use segue_fleet::datapath::LocalEndpoint;
 use segue_fleet::event::Event;
 use segue_fleet::keeper::{self, Terms};
+use serde_json::{Value, json};
 
+/// Longest wait for any expected event.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// `{"Network":"198.19.0.0/16"}` of the key `/coreos.com/network/config`.
-const CONFIG: &str = r#"{"kvs":[{"key":"L2NvcmVvcy5jb20vbmV0d29yay9jb25maWc=","value":"eyJOZXR3b3JrIjoiMTk4LjE5LjAuMC8xNiJ9","mod_revision":"1","create_revision":"1"}]}"#;
+const CONFIG: &str = r#"{"header":{"cluster_id":"1","revision":"1"},"kvs":[{"key":"L2NvcmVvcy5jb20vbmV0d29yay9jb25maWc=","value":"eyJOZXR3b3JrIjoiMTk4LjE5LjAuMC8xNiJ9","mod_revision":"1","create_revision":"1"}]}"#;
 /// The key of the configuration in base64, as etcd has it.
 const CONFIG_KEY: &str = "L2NvcmVvcy5jb20vbmV0d29yay9jb25maWc=";
 
-/// Answers one request like an etcd whose user may read but not write, and reports its path.
-fn answer(mut client: TcpStream, number: usize, paths: &mpsc::Sender<String>) -> Option<()> {
+/// Reads one request, and returns its path and its document.
+fn request(client: &TcpStream) -> Option<(String, String)> {
     let mut reader = BufReader::new(client.try_clone().ok()?);
     let (mut line, mut len) = (String::new(), 0);
     reader.read_line(&mut line).ok()?;
@@ -35,7 +41,18 @@ fn answer(mut client: TcpStream, number: usize, paths: &mpsc::Sender<String>) ->
     }
     let mut body = vec![0; len];
     reader.read_exact(&mut body).ok()?;
-    let is_config = String::from_utf8_lossy(&body).contains(CONFIG_KEY);
+    Some((path, String::from_utf8_lossy(&body).into_owned()))
+}
+
+fn reply(mut client: TcpStream, status: &str, text: &str) {
+    let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", text.len());
+    let _ = client.write_all(format!("{head}{text}").as_bytes());
+}
+
+/// Answers one request like an etcd whose user may read but not write, and reports its path.
+fn answer(client: TcpStream, number: usize, paths: &mpsc::Sender<String>) -> Option<()> {
+    let (path, body) = request(&client)?;
+    let is_config = body.contains(CONFIG_KEY);
     let (status, text) = match path.as_str() {
         "/v3/kv/range" if is_config => ("200 OK", CONFIG.to_owned()),
         "/v3/kv/range" => ("200 OK", r#"{"header":{"cluster_id":"1","revision":"1"}}"#.to_owned()),
@@ -45,21 +62,13 @@ fn answer(mut client: TcpStream, number: usize, paths: &mpsc::Sender<String>) ->
         _ => ("403 Forbidden", r#"{"code":7,"message":"etcdserver: permission denied"}"#.to_owned()),
     };
     let _ = paths.send(path);
-    let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", text.len());
-    client.write_all(format!("{head}{text}").as_bytes()).ok()
+    reply(client, status, &text);
+    Some(())
 }
 
-#[test]
-fn an_agent_that_may_not_write_leaves_one_lease_of_etcd_however_often_it_tries() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    let (sender, paths) = mpsc::channel();
-    thread::spawn(move || {
-        for (client, number) in listener.incoming().map_while(Result::ok).zip(1..) {
-            answer(client, number, &sender);
-        }
-    });
-    let words = ["segue-fleet", "etcd", "--endpoints", &url, "--public-ip", "198.18.0.1", "--ttl", "60s"];
+/// Starts a keeper of this cluster, which ends with the receiver of its events.
+fn keep(url: &str) -> (Receiver<Event>, thread::JoinHandle<()>) {
+    let words = ["segue-fleet", "etcd", "--endpoints", url, "--public-ip", "198.18.0.1", "--ttl", "60s"];
     let Command::Etcd(args) = Cli::try_parse_from(words).unwrap().command else { panic!() };
     let terms = Terms {
         prefix: args.prefix.clone(),
@@ -73,10 +82,26 @@ fn an_agent_that_may_not_write_leaves_one_lease_of_etcd_however_often_it_tries()
     };
     let client = connect::etcd(&args).unwrap();
     let (events, inbox) = mpsc::sync_channel(0);
-    let (_check, checks) = mpsc::channel();
-    let keeper = thread::spawn(move || keeper::run(client, &terms, &events, &checks));
+    let keeper = thread::spawn(move || {
+        let (_check, checks) = mpsc::channel();
+        keeper::run(client, &terms, &events, &checks);
+    });
+    (inbox, keeper)
+}
+
+#[test]
+fn an_agent_that_may_not_write_leaves_one_lease_of_etcd_however_often_it_tries() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (sender, paths) = mpsc::channel();
+    thread::spawn(move || {
+        for (client, number) in listener.incoming().map_while(Result::ok).zip(1..) {
+            answer(client, number, &sender);
+        }
+    });
+    let (inbox, keeper) = keep(&url);
     for _ in 0..10 {
-        match inbox.recv_timeout(Duration::from_secs(60)).unwrap() {
+        match inbox.recv_timeout(PATIENCE).unwrap() {
             Event::Stale(why) => assert!(why.contains("permission denied"), "{why}"),
             _ => panic!("not a refused attempt"),
         }
@@ -87,4 +112,116 @@ fn an_agent_that_may_not_write_leaves_one_lease_of_etcd_however_often_it_tries()
     let count = |path: &str| paths.iter().filter(|asked| *asked == path).count();
     assert!(count("/v3/kv/txn") >= 10, "{paths:?}");
     assert!(count("/v3/lease/grant") <= count("/v3/lease/revoke") + 1, "{paths:?}");
+}
+
+/// An etcd that leaves the first put without an answer, and executes it later.
+#[derive(Default)]
+struct Registry {
+    /// The lease and the value of each key, in base64 as they came.
+    keys: BTreeMap<String, (String, String)>,
+    first: Option<Value>,
+    puts: usize,
+    grants: usize,
+    revoked: BTreeSet<String>,
+    /// Whether another host gets the first subnet meanwhile; the first put then stays to be executed.
+    is_taken: bool,
+}
+
+impl Registry {
+    /// Returns the answer to a request, or `None` for none.
+    fn answer(&mut self, path: &str, request: &Value) -> Option<Value> {
+        let header = json!({ "cluster_id": "1", "revision": "1" });
+        let id = request["ID"].as_str().unwrap_or_default();
+        Some(match path {
+            "/v3/kv/range" if request["key"] == CONFIG_KEY => serde_json::from_str(CONFIG).unwrap(),
+            "/v3/kv/range" => json!({ "header": header, "kvs": self.list() }),
+            "/v3/kv/txn" => {
+                self.puts += 1;
+                if self.puts == 1 {
+                    self.first = Some(request.clone());
+                    return None;
+                }
+                json!({ "header": header, "succeeded": self.put(request) })
+            }
+            "/v3/lease/grant" => {
+                self.grants += 1;
+                json!({ "header": header, "ID": self.grants.to_string(), "TTL": "60" })
+            }
+            "/v3/lease/keepalive" => json!({ "result": { "header": header, "ID": id, "TTL": "60" } }),
+            "/v3/lease/revoke" => {
+                self.revoked.insert(id.to_owned());
+                self.keys.retain(|_, (lease, _)| lease != id);
+                json!({ "header": header })
+            }
+            _ => panic!("{path}"),
+        })
+    }
+
+    /// Returns the keys, and executes the first put after that.
+    fn list(&mut self) -> Value {
+        if let (true, Some(first)) = (self.is_taken, &self.first) {
+            let other = "eyJQdWJsaWNJUCI6IjE5OC4xOC4wLjIifQ==";
+            self.keys.insert(key(first), ("other".to_owned(), other.to_owned()));
+        }
+        let entry = |(key, (lease, value)): (&String, &(String, String))| json!({ "key": key, "value": value, "lease": lease, "mod_revision": "1", "create_revision": "1" });
+        let listed = self.keys.iter().map(entry).collect();
+        if let Some(first) = self.first.take_if(|_| !self.is_taken) {
+            self.put(&first);
+        }
+        listed
+    }
+
+    fn put(&mut self, request: &Value) -> bool {
+        let put = &request["success"][0]["requestPut"];
+        let [lease, value] = ["lease", "value"].map(|field| put[field].as_str().unwrap().to_owned());
+        let is_new = request["compare"][0]["target"] == "VERSION";
+        let is_right = is_new != self.keys.contains_key(&key(request)) && !self.revoked.contains(&lease);
+        if is_right {
+            self.keys.insert(key(request), (lease, value));
+        }
+        is_right
+    }
+}
+
+/// Returns the key of a put.
+fn key(request: &Value) -> String {
+    request["success"][0]["requestPut"]["key"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_put_that_is_executed_after_its_time_leaves_no_lease_with_two_subnets() {
+    for is_taken in [false, true] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let registry = Arc::new(Mutex::new(Registry { is_taken, ..Registry::default() }));
+        let shared = Arc::clone(&registry);
+        thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                let Some((path, body)) = request(&client) else { continue };
+                let answer = shared.lock().unwrap().answer(&path, &serde_json::from_str(&body).unwrap());
+                if let Some(answer) = answer {
+                    reply(client, "200 OK", &answer.to_string());
+                }
+            }
+        });
+        let (inbox, keeper) = keep(&url);
+        loop {
+            match inbox.recv_timeout(PATIENCE).unwrap() {
+                Event::Stale(_) => {}
+                Event::Acquired(_) => break,
+                event => panic!("no lease: {event:?}"),
+            }
+        }
+        drop(inbox);
+        keeper.join().unwrap();
+        let mut registry = registry.lock().unwrap();
+        registry.keys.retain(|_, (lease, _)| lease != "other");
+        if let Some(first) = registry.first.take() {
+            registry.put(&first);
+        }
+        let leases: Vec<&String> = registry.keys.values().map(|(lease, _)| lease).collect();
+        let expected = if is_taken { "2" } else { "1" };
+        assert_eq!(leases, [expected], "taken: {is_taken}");
+        assert!(registry.grants <= registry.revoked.len() + 1);
+    }
 }
