@@ -251,15 +251,27 @@ fn names(request: &Request) -> (String, String) {
 }
 
 fn alias(network: &str, container: &str, interface: &str) -> String {
-    // The kernel keeps 255 bytes: a long id is cut in front of the interface's name.
-    let container: String = container.chars().take(150).collect();
-    format!("{} {container} {interface}", of_network(network))
+    // The kernel keeps 255 bytes.
+    format!("{} {} {interface}", of_network(network), shortened(container, 150))
 }
 
-/// Returns the prefix of the aliases of a network, with a long name truncated.
+/// Returns the prefix of the aliases of a network.
 fn of_network(network: &str) -> String {
-    let network: String = network.chars().take(70).collect();
-    format!("segue-cni {network}")
+    format!("segue-cni {}", shortened(network, 70))
+}
+
+/// Returns a name with at most `most` bytes: of a longer one the beginning and a hash of the whole. No name has a `~`
+/// itself.
+fn shortened(name: &str, most: usize) -> String {
+    if name.len() <= most {
+        return name.to_owned();
+    }
+    // FNV-1a: the hash of the standard library may be another one in a later version of this program.
+    let hash = name
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    let begin: String = name.chars().take(most - 17).collect();
+    format!("{begin}~{hash:016x}")
 }
 
 fn open_namespace(request: &Request) -> Result<File, CniError> {
@@ -275,4 +287,23 @@ fn here<T>(work: impl FnOnce(&mut Links) -> io::Result<T>) -> Result<T, CniError
 fn inside<T>(namespace: &File, work: impl FnOnce(&mut Links) -> io::Result<T>) -> Result<T, CniError> {
     let done = sys::in_net_namespace(namespace, || Links::open().and_then(|mut links| work(&mut links)));
     done.flatten().map_err(|error| CniError::system("cannot read or change links in the pod", &error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_names_that_differ_at_their_end_have_aliases_of_their_own() {
+        let long = |len: usize, last: &str| format!("{}{last}", "n".repeat(len - last.len()));
+        let [one, other] = ["1", "2"].map(|last| of_network(&long(71, last)));
+        assert_ne!(one, other);
+        assert_eq!(one.len(), "segue-cni ".len() + 70);
+        assert_eq!(of_network(&long(70, "1")), format!("segue-cni {}", long(70, "1")));
+        let [one, other] = ["1", "2"].map(|last| alias(&long(200, "n"), &long(200, last), "abcdefghijklmno"));
+        assert_ne!(one, other);
+        assert!(one.len() <= 255 && one.ends_with(" abcdefghijklmno"), "{one}");
+        // They have to be the same in each version.
+        assert_eq!(shortened(&long(18, "a").replace('n', "a"), 17), "~9238305690ca5ec7");
+    }
 }
