@@ -1,4 +1,4 @@
-"""Answers of the members of an etcd cluster, for tools/fuzz-seeds."""
+"""Answers of the members of an etcd cluster, and hosts that flanneld reports to a hook, for tools/fuzz-seeds."""
 import base64
 import json
 import struct
@@ -100,3 +100,39 @@ def etcd_answers():
     yield "config-no-json", started(CONFIG) + answer(page([entry("/n/config", "{")]))
     for config in (net, {"Network": "198.19.0.0/20", "SubnetLen": 24, "Backend": {"Type": "vxlan", "VNI": 7}}):
         yield f"own-config-{len(config)}", started(OWN_CONFIG) + answer(page([entry("/n/config", json.dumps(config))])) + answer(page(one))
+
+
+NO_PRE, GUE_REMCSUM, VXLAN, GUE = range(4)
+EARLY, WIDE = 4, 8
+
+
+def hosts_of_flanneld():
+    """An input of the target `hook` for each way in which a host can be right or wrong."""
+    def host(subnet, address, data):
+        subnet, address, data = (text if isinstance(text, bytes) else text.encode() for text in (subnet, address, data))
+        return struct.pack(">BBH", len(subnet), len(address), len(data)) + subnet + address + data
+
+    gue, remcsum = '{"mode":"gue","port":6080}', '{"mode":"gue","port":6080,"remcsum":true}'
+    vxlan = lambda mac="02:00:00:00:00:02", vni=7: json.dumps({"mode": "vxlan", "port": 8472, "vni": vni, "mac": mac}, separators=(",", ":"))
+    right = ("198.19.3.0/24", "198.18.0.3")
+    for how in range(16):
+        everything = host(*right, gue) + host("198.19.4.0/24", "198.18.0.4", remcsum) + host("198.19.5.0/24", "198.18.0.5", vxlan())
+        yield f"right-{how}", bytes([how]) + everything + host(*right, remcsum)
+        yield f"overlap-{how}", bytes([how]) + b"".join(host(subnet, "198.18.0.9", gue) for subnet in (
+            "198.19.130.0/24", "198.19.130.0/25", "198.19.200.64/26", "198.19.200.0/24", "198.19.128.0/17", "198.19.3.0/25", "198.19.3.128/26", "198.19.3.0/24", "198.19.2.0/23"))
+    for name, subnet, address in (("no-length", "198.19.3.0", right[1]), ("sign", "198.19.3.0/+4", right[1]), ("zero", "198.19.3.0/024", right[1]), ("long", "198.19.3.0/33", right[1]), ("host-bits", "198.19.3.7/24", right[1]),
+                                  ("six", "2001:db8:1::/64", right[1]), ("network", "198.19.0.0/16", right[1]), ("all", "0.0.0.0/0", right[1]), ("outside", "198.20.3.0/24", right[1]), ("own", "198.19.1.0/25", right[1]),
+                                  ("text", b"\xff\x1b[2J", right[1]), ("empty", "", ""), ("address-six", right[0], "2001:db8::3"), ("address-zero", right[0], "198.18.0.03"), ("address-none", right[0], "0.0.0.0"),
+                                  ("loopback", right[0], "127.0.0.1"), ("broadcast", right[0], "255.255.255.255"), ("inside", right[0], "198.19.7.7"), ("own-address", right[0], "198.18.0.1"), ("address-text", right[0], "a" * 200)):
+        for how in (GUE, GUE | EARLY):
+            yield f"{name}-{how}", bytes([how]) + host(subnet, address, gue)
+    for name, data in {
+        "empty": "", "list": '["gue",6080]', "no-json": "{", "number": "7", "mode": '{"mode":"teleport","port":1}', "port-zero": '{"mode":"gue","port":0}', "port-large": '{"mode":"gue","port":65536}', "port-text": '{"mode":"gue","port":"6080"}',
+        "port-twice": '{"mode":"gue","port":1,"port":2}', "port-none": '{"mode":"gue"}', "remcsum-number": '{"mode":"gue","port":1,"remcsum":1}', "more": '{"mode":"gue","port":1,"new":[{"a":[]}]}', "gue-mac": '{"mode":"gue","port":1,"vni":9,"mac":"02:00:00:00:00:03"}',
+        "fou": '{"mode":"fou","port":1,"remcsum":true}', "geneve": '{"mode":"geneve","port":1,"vni":7}', "vni-large": '{"mode":"vxlan","port":1,"vni":16777216,"mac":"02:00:00:00:00:02"}', "vni-negative": '{"mode":"vxlan","port":1,"vni":-1}', "vni-other": vxlan(vni=8),
+        "vni-none": '{"mode":"vxlan","port":1,"mac":"02:00:00:00:00:02"}', "mac-none": '{"mode":"vxlan","port":1}', "mac-zero": vxlan("00:00:00:00:00:00"), "mac-group": vxlan("01:00:00:00:00:01"), "mac-own": vxlan("02:00:00:00:00:01"), "mac-text": vxlan("a"),
+        "long": gue + " " * 5000, "space": " \n" + gue, "nested": "{" + '"a":[' * 300}.items():
+        for how in (GUE_REMCSUM, VXLAN):
+            yield f"data-{name}-{how}", bytes([how]) + host(*right, data)
+    yield "none", b""
+    yield "cut", bytes([GUE]) + host(*right, gue)[:20]

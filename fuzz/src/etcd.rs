@@ -31,6 +31,8 @@ const DIRECTORY: &str = "/n/subnets";
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 9);
 const SUBNET: &str = "198.19.9.0/24";
 const VXLAN: &[u8] = br#"{"Network":"198.19.0.0/20","Backend":{"Type":"vxlan","VNI":7}}"#;
+/// A network with room for 16 thousand leases.
+const SMALL_SUBNETS: &[u8] = br#"{"Network":"198.19.0.0/16","SubnetLen":30,"Backend":{"Type":"vxlan","VNI":7}}"#;
 const UDP: &[u8] = br#"{"Network":"198.19.0.0/20","Backend":{"Type":"udp"}}"#;
 
 /// Bits of the first byte, above those of the call: the client logs in, the cluster has two members, the backend is
@@ -108,10 +110,34 @@ impl Resolver for Addresses {
     }
 }
 
+/// Returns a client of a member with this answer.
+fn answered(document: &[u8]) -> Etcd {
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", document.len());
+    client(0, VecDeque::from([[head.as_bytes(), document].concat()]))
+}
+
+/// Lists the registry of a member with this answer, and returns the number of its leases, all of which become peers.
+pub(crate) fn leases(document: &[u8]) -> usize {
+    let own = Network::parse("198.19.255.252/30").expect("a network");
+    let config = Config::parse(SMALL_SUBNETS).expect("a configuration");
+    let policy = Policy { subnet: own, limit: document.len(), ..policy(config) };
+    let (mut roster, mut count) = (Roster::new(policy.clone()), 0);
+    let mut leased = Leased::new(DIRECTORY, &policy.config, ADDRESS, None);
+    let listed = answered(document).list(DIRECTORY, |record| {
+        roster.put(&record);
+        leased.add(record);
+        count += 1;
+    });
+    listed.expect("a list");
+    let judged = roster.judged();
+    assert_eq!((judged.leases.len(), judged.refused.len(), judged.left_out), (count, 0, 0));
+    assert!(matches!(leased.choose(7), Choice::Free(_)));
+    count
+}
+
 /// Lists the registry of a member with this answer.
 pub(crate) fn read(document: &[u8]) {
-    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", document.len());
-    let mut etcd = client(0, VecDeque::from([[head.as_bytes(), document].concat()]));
+    let mut etcd = answered(document);
     let config = Config::parse(VXLAN).expect("a configuration");
     if let Err(error) = list(&mut etcd, &policy(config), 0) {
         check_error(&error);
@@ -256,7 +282,7 @@ fn call(etcd: &mut Etcd, mut policy: Policy, how: u8) -> Result<(), EtcdError> {
             let id = etcd.grant(ttl)?;
             assert_ne!(id, 0);
             etcd.keep_alive(id)?;
-            etcd.revoke(id);
+            etcd.revoke(id)?;
         }
         3 => {
             for made in [etcd.create("/n/subnets/a", "b", 7)?, etcd.replace("/n/subnets/a", "b", 7, 8)?] {

@@ -17,6 +17,7 @@ mod etcd;
 mod events;
 mod gro;
 mod gso;
+mod hook;
 mod input;
 mod nat;
 mod neighbour;
@@ -67,6 +68,7 @@ pub use etcd::etcd;
 pub use events::event;
 pub use gro::gro;
 pub use gso::gso;
+pub use hook::hook;
 pub use nat::{icmp_error, nat};
 pub use netlink::netlink;
 pub use overlay::overlay;
@@ -120,6 +122,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("gro", gro),
     ("gso", gso),
     ("handover", handover),
+    ("hook", hook),
     ("icmp_error", icmp_error),
     ("nat", nat),
     ("neighbour", neighbour),

@@ -10,7 +10,7 @@ use segue::gro;
 use segue::gso::Limits;
 use segue::hash::Key;
 use segue::time::Nanos;
-use segue_datapath::board::{Board, Group, Stage};
+use segue_datapath::board::{Board, Group, Name, Stage};
 use segue_datapath::overlay::{
     Inside, Listener, ListenerConfig, Overlay, Parts, PeerConfig, PeerCounters, Removed, Table, TableSender, exchange,
 };
@@ -122,6 +122,27 @@ impl Form {
         if self.frames && self.settings & NO_FLOOD == 0 { 2 } else { 0 }
     }
 
+    /// Returns whether a frame is flooded: to a group, to a station that the table with this number does not have, or
+    /// without a whole header.
+    fn is_flooded(self, frame: &[u8], generation: u64) -> bool {
+        let to = frame.first_chunk::<14>().and_then(|header| header.first_chunk()).copied().unwrap_or([0xff; 6]);
+        let is_known =
+            to[0] & 1 == 0 && self.peers(generation).iter().any(|(inside, ..)| *inside == Inside::Station(to));
+        self.floods() > 0 && !is_known
+    }
+
+    /// Returns the least and the largest number of packets that are flooded of so many copies of a frame, of which so
+    /// many packets came at once, with the table of this number in force.
+    fn flooded(self, frame: &[u8], copies: u64, arrived: u64, generation: u64) -> [u64; 2] {
+        if self.how & IS_BUSY == 0 {
+            return [if self.is_flooded(frame, generation) { arrived } else { 0 }; 2];
+        }
+        // What waits for a busy tunnel may be flooded by a later table.
+        let by = [0, 1].map(|generation| self.is_flooded(frame, generation));
+        let segments = if self.how & HAS_TRAINS == 0 { 1 } else { frame.len() as u64 / u64::from(SEGMENT) + 1 };
+        [if by[0] && by[1] { copies } else { 0 }, if by[0] || by[1] { copies * segments } else { 0 }]
+    }
+
     /// Returns the inner addresses of each peer: the last byte of its outer address, and its listener. A table with an
     /// odd number has no peer 3.
     fn peers(self, generation: u64) -> Vec<(Inside, u8, usize)> {
@@ -214,9 +235,16 @@ impl Bench {
         [left, self.inside.borrow_mut().sent.drain(..).count() as u64]
     }
 
+    /// Returns the number of packets that have come from the interface, the segments of a train as so many.
+    fn entered(&self) -> u64 {
+        let is_meant =
+            |name: &Name| name.port == "sg0" && name.group == Group::Stage(Stage::Ingress) && name.key == "segments";
+        sum(&self.board, &self.overlay, is_meant)
+    }
+
     /// Checks that no packet was lost without a counter: `came` datagrams and packets of the interface, of which the
-    /// others have left.
-    fn balance(&self, [datagrams, packets]: [u64; 2], [left, delivered]: [u64; 2]) {
+    /// others have left, and at least and at most so many of which were flooded.
+    fn balance(&self, [datagrams, packets]: [u64; 2], [left, delivered]: [u64; 2], flooded: [u64; 2]) {
         let of =
             |group: Group, key: &str| sum(&self.board, &self.overlay, |name| name.group == group && name.key == key);
         let inside = |group: Group, key: &str| {
@@ -227,7 +255,7 @@ impl Bench {
         assert_eq!(datagrams, drops_outside + unwrapped, "datagrams");
         assert_eq!(unwrapped, self.counters.iter().map(|peer| peer.received()[0]).sum::<u64>(), "peers");
         let Form { how, settings, .. } = self.form;
-        let entered = inside(Group::Stage(Stage::Ingress), "segments");
+        let entered = self.entered();
         if how & HAS_TRAINS == 0 {
             assert_eq!(entered, packets, "packets of the interface");
         }
@@ -237,8 +265,9 @@ impl Bench {
             let out = left
                 + delivered
                 + sum(&self.board, &self.overlay, |name| name.port == "sg0" && name.group == Group::Drops);
-            let copies = entered * self.form.floods().saturating_sub(1);
-            assert!((came..=came + copies).contains(&out), "{came} have come, and {out} have gone");
+            let others = self.form.floods().saturating_sub(1);
+            let [least, most] = flooded.map(|count| came + others * count);
+            assert!((least..=most).contains(&out), "{came} have come, {flooded:?} were flooded, and {out} have gone");
         }
     }
 }
@@ -257,6 +286,7 @@ pub fn overlay(data: &[u8]) {
         let mut bench = bench(Form::new(how, settings));
         let (mut came, mut gone) = ([0; 2], [0; 2]);
         let (mut before, mut now, mut generation) = (Vec::new(), 0, 0);
+        let (mut flooded, mut entered) = ([0; 2], 0);
         for _ in 0..PACKETS {
             if input.is_empty() {
                 break;
@@ -290,6 +320,12 @@ pub fn overlay(data: &[u8]) {
                 }
                 bench.overlay.round(Nanos(now)).expect("ports without errors");
             }
+            if from_inside && bench.form.floods() > 0 {
+                let arrived = bench.entered() - entered;
+                entered += arrived;
+                let more = bench.form.flooded(&before, copies as u64, arrived, generation);
+                flooded = [flooded[0] + more[0], flooded[1] + more[1]];
+            }
             if each & HAS_TABLE != 0 {
                 let _changing = bench.tables.changing();
                 generation += 1;
@@ -310,7 +346,7 @@ pub fn overlay(data: &[u8]) {
         let sent = bench.sent();
         gone = [gone[0] + sent[0], gone[1] + sent[1]];
         assert_eq!(bench.tables.in_force(), generation);
-        bench.balance(came, gone);
+        bench.balance(came, gone, flooded);
         attend(&mut bench.overlay, now + PACKETS as u64 * SECOND);
     });
 }

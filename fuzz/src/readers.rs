@@ -94,7 +94,7 @@ pub const READERS: &[Reading] = &[
     Reading { name: "answer with peers", make: listed, read: answered },
     Reading { name: "answer of small values", make: small_values, read: refused },
     Reading { name: "answer of a service", make: reloaded, read: answered_by_service },
-    Reading { name: "leases of etcd", make: leases, read: listed_by_etcd },
+    Reading { name: "leases of etcd", make: leases, read: held },
     Reading {
         name: "small values of etcd",
         make: |count| format!(r#"{{"kvs":[{}]}}"#, vec![r#"{"a":1}"#; count].join(",")).into_bytes(),
@@ -325,11 +325,38 @@ fn refused(data: &[u8]) -> usize {
     data.len()
 }
 
+fn base64(text: &str) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let group = |bytes: &[u8]| {
+        let number = [0, 1, 2].map(|at| u32::from(bytes.get(at).copied().unwrap_or(0)));
+        let number = number[0] << 16 | number[1] << 8 | number[2];
+        let digit = move |at: usize| char::from(DIGITS[(number >> (18 - 6 * at)) as usize & 63]);
+        let len = bytes.len();
+        [0, 1, 2, 3].map(|at| if at <= len { digit(at) } else { '=' })
+    };
+    text.as_bytes().chunks(3).flat_map(group).collect()
+}
+
+/// Returns a registry in which each lease becomes a peer.
 fn leases(count: usize) -> Vec<u8> {
-    // The keys in base64 are in order.
-    let entry =
-        |number: usize| format!(r#"{{"key":"L24vc3VibmV0cy8x{number:08}","create_revision":"5","value":"e30="}}"#);
-    format!(r#"{{"kvs":[{}]}}"#, (0..count).map(entry).collect::<Vec<_>>().join(",")).into_bytes()
+    let lease = |number: usize| {
+        let [[_, _, a, b], [_, _, c, d]] = [number as u32 * 4, number as u32].map(u32::to_be_bytes);
+        let data = format!(r#"{{"VNI":7,"VtepMAC":"02:00:00:01:{c:02x}:{d:02x}"}}"#);
+        let address = format!("198.18.{}.{d}", c + 1);
+        let value = format!(r#"{{"PublicIP":"{address}","BackendType":"vxlan","BackendData":{data}}}"#);
+        (format!("/n/subnets/198.19.{a}.{b}-30"), value)
+    };
+    let all: BTreeMap<String, String> = (1..=count).map(lease).collect();
+    let entry = |(key, value): (&String, &String)| {
+        format!(r#"{{"key":"{}","create_revision":"5","value":"{}"}}"#, base64(key), base64(value))
+    };
+    let entries: Vec<String> = all.iter().map(entry).collect();
+    format!(r#"{{"header":{{"revision":"5"}},"kvs":[{}]}}"#, entries.join(",")).into_bytes()
+}
+
+fn held(data: &[u8]) -> usize {
+    assert_eq!(etcd::leases(data), String::from_utf8_lossy(data).matches(r#""key""#).count());
+    data.len()
 }
 
 fn listed_by_etcd(data: &[u8]) -> usize {
