@@ -67,8 +67,8 @@ pub fn has_stopped_child(pid: Pid) -> bool {
     }
 }
 
-/// Returns whether the child `pid` has ended; whoever waits for it can still read its status, and its number is given to
-/// no other process before.
+/// Returns whether the child `pid` has ended. Its status can still be waited for, and no other process gets its number
+/// before.
 pub fn has_ended_child(pid: Pid) -> bool {
     // SAFETY: siginfo_t is plain old data, for which all zeros is a value; it outlives the call.
     unsafe {
