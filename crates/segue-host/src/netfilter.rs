@@ -208,8 +208,8 @@ fn each_message(mut bytes: &[u8], each: &mut dyn FnMut(u16, &[u8])) -> Option<io
         let kind = u16::from_ne_bytes([kind[0], kind[1]]);
         let body = bytes.get(HEADER_LEN..len)?;
         match kind {
-            NLMSG_DONE => return Some(Ok(())),
-            NLMSG_ERROR => {
+            // The end of a list has the error that cut it short, if there is one.
+            NLMSG_DONE | NLMSG_ERROR => {
                 let code = body.first_chunk().map_or(0, |code| i32::from_ne_bytes(*code));
                 return Some(if code == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(-code)) });
             }
@@ -281,6 +281,22 @@ mod tests {
         assert_eq!(chain(Some(3), 0), named(true));
         assert_eq!(chain(Some(FORWARD), 0), None);
         assert_eq!(chain(None, 0), None);
+    }
+
+    #[test]
+    fn a_list_that_an_error_cut_short_is_that_error() {
+        let message = |kind: u16, code: i32| {
+            let mut bytes = 20_u32.to_ne_bytes().to_vec();
+            bytes.extend(kind.to_ne_bytes());
+            bytes.resize(HEADER_LEN, 0);
+            bytes.extend(code.to_ne_bytes());
+            let ended = each_message(&bytes, &mut |_, _| panic!("no entry"));
+            ended.map(|outcome| outcome.map_err(|error| error.raw_os_error()))
+        };
+        for kind in [NLMSG_DONE, NLMSG_ERROR] {
+            assert_eq!(message(kind, 0), Some(Ok(())));
+            assert_eq!(message(kind, -libc::ENOMEM), Some(Err(Some(libc::ENOMEM))));
+        }
     }
 
     #[test]
