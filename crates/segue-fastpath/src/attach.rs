@@ -4,6 +4,7 @@
 //! So what is added as a filter is a gate: a program that continues with the other one by a map of programs, which the
 //! kernel empties when the last descriptor of the map is closed. Without an entry the gate passes every packet on.
 
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
@@ -22,18 +23,26 @@ pub trait Filters {
     fn add(&mut self, interface: u32, hook: Hook, program: BorrowedFd<'_>, name: &str) -> io::Result<()>;
 }
 
-/// Returns the abstract name of a local socket that an instance has as long as it has the program with this number.
-/// Other instances recognise the program by it, where they may not read its name.
+/// Returns the abstract name of a local socket that an instance has as long as it has the program with this number;
+/// where it is taken, the instance's own has `-` and a random number behind it. Other instances recognise the program
+/// by it, where they may not read its name.
 pub fn mark_of(program: u32) -> String {
     format!("segue-program-{program}")
 }
 
 /// Marks a program, before it is attached, as long as the descriptor is open. Without the mark other instances take it
 /// for one of other software.
-pub(crate) fn mark(program: &OwnedFd) -> Option<OwnedFd> {
-    let name = mark_of(sys::number(program.as_fd()).ok()?);
-    let socket = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name).ok()?);
-    socket.ok().map(OwnedFd::from)
+pub(crate) fn mark(program: &OwnedFd) -> io::Result<OwnedFd> {
+    let name = mark_of(sys::number(program.as_fd())?);
+    let bind = |name: &str| UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name)?);
+    let socket = match bind(&name) {
+        // Any user can take a name that is known beforehand.
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            bind(&format!("{name}-{:016x}", RandomState::new().hash_one(())))
+        }
+        other => other,
+    };
+    socket.map(OwnedFd::from)
 }
 
 /// Attaches a program to a hook of an interface. Closing the descriptor ends it.

@@ -93,8 +93,10 @@ pub struct Path {
     ingress: Option<OwnedFd>,
     /// Reasons why a direction is left to the daemon.
     partial: Vec<(Direction, &'static str)>,
-    /// Marks of the programs, and their links.
+    /// Links of the programs to interfaces.
     links: Vec<OwnedFd>,
+    /// Marks of the programs, which are dropped after the links.
+    _marks: Vec<OwnedFd>,
     /// Indexes of the interfaces on which the ingress program is attached.
     attached: Vec<u32>,
     members: Vec<Member>,
@@ -152,6 +154,7 @@ impl Path {
             egress: None,
             ingress: None,
             links: Vec::new(),
+            _marks: Vec::new(),
             attached: Vec::new(),
             members: configs
                 .iter()
@@ -184,8 +187,8 @@ impl Path {
             }
         };
         let ingress = if blocked(Direction::Receive) { None } else { Some(path.load_ingress(first)?) };
-        let links = egress.iter().chain(&ingress).filter_map(mark).collect();
-        Ok(Path { egress, ingress, partial, links, ..path })
+        let marks: io::Result<_> = egress.iter().chain(&ingress).map(mark).collect();
+        Ok(Path { egress, ingress, partial, _marks: marks.map_err(refused("marking a program"))?, ..path })
     }
 
     /// Loads the receive program, with the features that trials found in this kernel.
@@ -433,9 +436,11 @@ impl Path {
         self.members.iter().map(|member| member.interface)
     }
 
-    /// Returns the indexes of the interfaces of the routes, each once.
+    /// Returns the indexes of the interfaces of the routes, and of those where the ingress program still is after the
+    /// routes have moved, each once.
     pub fn underlays(&self) -> BTreeSet<u32> {
-        self.members.iter().map(|member| member.route.link).filter(|link| *link != 0).collect()
+        let routes = self.members.iter().map(|member| member.route.link).filter(|link| *link != 0);
+        routes.chain(self.attached.iter().copied()).collect()
     }
 }
 
@@ -448,14 +453,22 @@ impl Path {
 pub fn foreign_programs(interface: u32, is_marked: &dyn Fn(u32) -> bool) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for hook in [Hook::Ingress, Hook::Egress] {
-        match sys::attached(interface, hook) {
-            Ok(found) => names.extend(found.into_iter().filter_map(|(number, name)| match name {
-                Some(name) => Some(name).filter(|name| !is_own(name)),
-                None => (!is_marked(number)).then(|| number.to_string()),
-            })),
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
-            Err(error) => return Err(error),
+        let found = match sys::attached(interface, hook) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => continue,
+            other => other?,
+        };
+        let foreign = |(number, name): (u32, Option<String>)| match name {
+            Some(name) => (!is_own(&name)).then_some((number, name)),
+            None => (!is_marked(number)).then(|| (number, number.to_string())),
+        };
+        let foreign: Vec<_> = found.into_iter().filter_map(foreign).collect();
+        if foreign.is_empty() {
+            continue;
         }
+        // Those of an instance that has ended meanwhile have no mark any more, and are gone.
+        let present = sys::attached(interface, hook)?;
+        let is_present = |number: u32| present.iter().any(|(other, _)| *other == number);
+        names.extend(foreign.into_iter().filter(|(number, _)| is_present(*number)).map(|(_, name)| name));
     }
     Ok(names)
 }

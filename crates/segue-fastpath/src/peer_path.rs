@@ -133,8 +133,10 @@ pub struct PeerPath {
     v6: Family,
     egress: Option<OwnedFd>,
     ingress: Vec<OwnedFd>,
-    /// Marks of the programs, and their links.
+    /// Links of the programs to interfaces.
     links: Vec<OwnedFd>,
+    /// Marks of the programs, which are dropped after the links.
+    _marks: Vec<OwnedFd>,
     listeners: Vec<Listener>,
     station: [u8; 6],
     interface: u32,
@@ -183,6 +185,7 @@ impl PeerPath {
             egress: None,
             ingress: Vec::new(),
             links: Vec::new(),
+            _marks: Vec::new(),
             listeners: listeners.to_vec(),
             station,
             interface: 0,
@@ -205,7 +208,8 @@ impl PeerPath {
         for index in 0..listeners.len() {
             path.ingress.push(path.load_ingress(index)?);
         }
-        path.links = path.egress.iter().chain(&path.ingress).filter_map(mark).collect();
+        let marks: io::Result<_> = path.egress.iter().chain(&path.ingress).map(mark).collect();
+        path._marks = marks.map_err(refused("marking a program"))?;
         Ok(path)
     }
 

@@ -20,8 +20,8 @@ const SHOW: u32 = 0x41;
 const NAME: u16 = 0;
 const UID: u16 = 7;
 
-/// Returns whether a process of root or of this process's user has a socket with this abstract name in this network
-/// namespace; a kernel without `unix_diag` shows none.
+/// Returns whether a process of root or of this process's user has a socket with this abstract name, or with one that
+/// has `-` and more behind it, in this network namespace; a kernel without `unix_diag` shows none.
 ///
 /// # Errors
 /// The kernel's.
@@ -39,7 +39,8 @@ pub fn has_abstract(name: &str) -> io::Result<bool> {
             let uid = attribute(attributes, UID).and_then(|bytes| bytes.first_chunk());
             let is_trusted = uid.is_some_and(|uid| trusted.contains(&u32::from_ne_bytes(*uid)));
             let known = attribute(attributes, NAME).and_then(|bytes| bytes.strip_prefix(&[0]));
-            found |= is_trusted && known == Some(name.as_bytes());
+            let rest = known.and_then(|known| known.strip_prefix(name.as_bytes()));
+            found |= is_trusted && rest.is_some_and(|rest| matches!(rest, [] | [b'-', ..]));
         })?;
         Ok(found)
     })

@@ -24,12 +24,10 @@ use segue_control::knobs::{Knob, Setting};
 use segue_control::model::{self, Instance};
 use segue_datapath::overlay::PeerConfig;
 use segue_fastpath::{Direction, Path, Peer, PeerCounts, PeerPath, obstacle as unsupported};
-use segue_host::capability::Capability;
 use segue_host::netfilter::Watch;
 use segue_host::netlink::Netlink;
 use segue_host::netlink::changes::Changes;
 use segue_host::prefix::Prefix;
-use segue_host::sys;
 
 use crate::fault::Vitals;
 use crate::heartbeat::{Heartbeat, Thread};
@@ -38,7 +36,7 @@ use crate::tunnel::kinds::Fastpath as Mode;
 
 use self::counts::{add, put_dropped, put_left};
 use self::filters::{Added, tidy};
-use self::obstacle::Interfaces;
+use self::obstacle::{Interfaces, failure};
 pub use self::request::Request;
 use self::schedule::LookupSchedule;
 pub(crate) use self::table::OF_PEERS;
@@ -173,9 +171,11 @@ impl State {
         Ok(())
     }
 
-    /// Notes what is in the way on this host; a refused peer table remains the reason.
-    fn set_obstacle(&mut self, seen: Option<String>) {
+    /// Notes what is in the way on this host, by a look that may have failed: then it is what it was. A refused peer
+    /// table remains the reason.
+    fn set_obstacle(&mut self, seen: io::Result<Option<String>>) {
         self.has_new_rules |= self.watch.as_ref().is_some_and(Watch::changed);
+        let seen = seen.unwrap_or_else(|_| self.obstacle.take());
         self.obstacle = if self.has_new_rules { Some(NEW_RULES.to_owned()) } else { seen };
         if self.has_new_rules || self.refused.is_none() {
             self.why.clone_from(&self.obstacle);
@@ -543,27 +543,10 @@ fn check_host(request: &Request, interfaces: &Interfaces<'_>, netlink: &mut Netl
     }
     let mut others = all.into_iter().filter(|_| !request.is_successor);
     let programs = others.find_map(|interface| obstacle::of_programs(interface, netlink));
-    let found = programs.or_else(|| obstacle::of_interfaces(interfaces, netlink));
+    let found = programs.or_else(|| obstacle::at_start(interfaces, netlink));
     let config = request.tunnels.first().map(|tunnel| tunnel.config);
     let is_v4 = config.or_else(|| request.table.as_ref()?.config()).is_some_and(|config| config.local.is_ipv4());
     found.or_else(|| obstacle::of_host(is_v4)).map_or(Ok(()), Err)
-}
-
-/// Describes why the in-kernel path could not be loaded.
-fn failure(error: &segue_fastpath::Error) -> String {
-    match error {
-        segue_fastpath::Error::Refused(step, refusal) if is_forbidden(refusal) => {
-            format!("{step}: not permitted; it needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN of the host")
-        }
-        other => other.to_string(),
-    }
-}
-
-/// Returns whether the kernel has refused a step for lack of a capability. Without CAP_PERFMON the verifier refuses a
-/// program with EACCES and a log, where the program adds a number to a pointer that depends on the branch taken.
-fn is_forbidden(refusal: &io::Error) -> bool {
-    let lacks_perfmon = || sys::capabilities().is_ok_and(|own| !Capability::Perfmon.is_in(own));
-    refusal.raw_os_error() == Some(libc::EPERM) || refusal.kind() == io::ErrorKind::PermissionDenied && lacks_perfmon()
 }
 
 /// Checks whether this process could use the in-kernel path at all, for tunnels without UDP or for those in UDP, which
@@ -585,12 +568,13 @@ pub fn host_obstacle(is_v4: bool) -> Option<String> {
     obstacle::of_host(is_v4)
 }
 
-/// Returns the filter or program on an interface that keeps `fastpath auto` off for remotes behind it, if there is one;
-/// needs CAP_NET_ADMIN, and CAP_BPF for programs.
+/// Returns the filter or program on an interface that keeps `fastpath auto` off for remotes behind it, if there is one,
+/// or why that cannot be told; needs CAP_NET_ADMIN, and CAP_BPF for programs.
 pub fn link_obstacle(link: &str, netlink: &mut Netlink) -> Option<String> {
     let interface = netlink.link_named(link).ok().flatten()?.index;
     let program = obstacle::of_programs(interface, netlink);
-    program.or_else(|| obstacle::of_filters(interface, netlink.queueing().ok()?.get(&interface)?, netlink))
+    let outside = Interfaces { outside: [interface].into(), ..Interfaces::default() };
+    program.or_else(|| obstacle::at_start(&outside, netlink))
 }
 
 #[cfg(test)]

@@ -1,11 +1,13 @@
 //! Obstacles of the in-kernel path: rules and filters that its packets would bypass.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 
 use segue_control::error::os_text;
-use segue_fastpath::{foreign_programs, mark_of};
-use segue_host::netfilter;
+use segue_fastpath::{Error, foreign_programs, mark_of};
+use segue_host::capability::Capability;
 use segue_host::netlink::{Netlink, Queueing, sockets};
+use segue_host::{netfilter, sys};
 
 use super::filters;
 
@@ -26,31 +28,43 @@ impl Interfaces<'_> {
 }
 
 /// Returns a filter or a queueing discipline on these interfaces that packets would bypass.
-pub(super) fn of_interfaces(interfaces: &Interfaces<'_>, netlink: &mut Netlink) -> Option<String> {
-    let all = netlink.queueing().ok()?;
+///
+/// # Errors
+/// The kernel's, where it cannot be told.
+pub(super) fn of_interfaces(interfaces: &Interfaces<'_>, netlink: &mut Netlink) -> io::Result<Option<String>> {
+    let all = netlink.queueing()?;
     for (index, dev) in &interfaces.inside {
         // An interface that is gone has none.
         let Some(queueing) = all.get(index) else { continue };
         let filters = filters::of_others(*index, queueing, netlink);
         if let Some(kind) = queueing.iter().find(|one| is_added(one)).map(|one| one.kind.clone()).or(filters) {
-            return Some(format!("{dev} has the queueing discipline {kind}"));
+            return Ok(Some(format!("{dev} has the queueing discipline {kind}")));
         }
     }
-    interfaces.outside.iter().find_map(|index| of_filters(*index, all.get(index)?, netlink))
+    Ok(interfaces.outside.iter().find_map(|index| of_filters(*index, all.get(index)?, netlink)))
+}
+
+/// Returns a filter or a queueing discipline like [`of_interfaces`], before packets take the path: what cannot be told
+/// is in the way as well.
+pub(super) fn at_start(interfaces: &Interfaces<'_>, netlink: &mut Netlink) -> Option<String> {
+    of_interfaces(interfaces, netlink).unwrap_or_else(|error| Some(unreadable("filters of interfaces", &error)))
 }
 
 /// Returns other software's filters on an interface towards remotes, given its queueing disciplines.
-pub(super) fn of_filters(interface: u32, queueing: &[Queueing], netlink: &mut Netlink) -> Option<String> {
+fn of_filters(interface: u32, queueing: &[Queueing], netlink: &mut Netlink) -> Option<String> {
     let kind = filters::of_others(interface, queueing, netlink)?;
     let name = netlink.link(interface).map_or_else(|_| interface.to_string(), |link| link.name);
     Some(format!("{name} has filters ({kind})"))
 }
 
-/// Returns another software's BPF program on an interface that packets on the in-kernel path might bypass; needs
-/// CAP_BPF.
+/// Returns another software's BPF program on an interface that packets on the in-kernel path might bypass, or why
+/// that cannot be told; needs CAP_BPF.
 pub(super) fn of_programs(interface: u32, netlink: &mut Netlink) -> Option<String> {
     let is_marked = |number| sockets::has_abstract(&mark_of(number)).unwrap_or(false);
-    let program = foreign_programs(interface, &is_marked).ok()?.into_iter().next()?;
+    let program = match foreign_programs(interface, &is_marked) {
+        Ok(programs) => programs.into_iter().next()?,
+        Err(error) => return Some(failure(&Error::Refused("looking for programs at an interface", error))),
+    };
     let name = netlink.link(interface).map_or_else(|_| interface.to_string(), |link| link.name);
     Some(format!("{name} has the program {program}"))
 }
@@ -64,19 +78,37 @@ fn is_added(queueing: &Queueing) -> bool {
 
 /// Returns rules of the host that outer packets would bypass.
 pub(super) fn of_host(is_v4: bool) -> Option<String> {
-    let unreadable = |what: &str, error: &std::io::Error| {
-        Some(format!("{what} cannot be read, and might see the outer packets: {}", os_text(error)))
-    };
     match netfilter::rules(is_v4) {
         Ok(None) => {}
         Ok(Some(rules)) => return Some(format!("{rules} sees the outer packets")),
-        Err(error) => return unreadable("netfilter rules", &error),
+        Err(error) => return Some(unreadable("netfilter rules", &error)),
     }
     match netfilter::has_ipsec_policies() {
         Ok(false) => None,
         Ok(true) => Some("there are IPsec policies, which the outer packets would leave out".to_owned()),
-        Err(error) => unreadable("IPsec policies", &error),
+        Err(error) => Some(unreadable("IPsec policies", &error)),
     }
+}
+
+fn unreadable(what: &str, error: &io::Error) -> String {
+    format!("{what} cannot be read, and might see the outer packets: {}", os_text(error))
+}
+
+/// Describes why the in-kernel path could not be loaded.
+pub(super) fn failure(error: &Error) -> String {
+    match error {
+        Error::Refused(step, refusal) if is_forbidden(refusal) => {
+            format!("{step}: not permitted; it needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN of the host")
+        }
+        other => other.to_string(),
+    }
+}
+
+/// Returns whether the kernel has refused a step for lack of a capability. Without CAP_PERFMON the verifier refuses a
+/// program with EACCES and a log, where the program adds a number to a pointer that depends on the branch taken.
+fn is_forbidden(refusal: &io::Error) -> bool {
+    let lacks_perfmon = || sys::capabilities().is_ok_and(|own| !Capability::Perfmon.is_in(own));
+    refusal.raw_os_error() == Some(libc::EPERM) || refusal.kind() == io::ErrorKind::PermissionDenied && lacks_perfmon()
 }
 
 #[cfg(test)]

@@ -1,16 +1,39 @@
+use std::cell::Cell;
 use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::fchown;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::process::Command;
+use std::time::Instant;
 
 use segue::encap::Mode as Inside;
-use segue_fastpath::mark_of;
+use segue_fastpath::{Route, foreign_programs, mark_of};
+use segue_host::capability::Capability;
 use segue_host::netlink::sockets;
+use segue_host::sys;
 
 use super::*;
 
 const LOCAL: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(198, 18, 0, 1));
 const REMOTE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(198, 18, 0, 2));
 const SWITCHES: Switches = Switches { is_allowed: true, has_queues: false };
+
+/// Returns the configuration of a tunnel that the in-kernel path carries in both directions.
+fn ipip() -> Config {
+    Config { csum: false, ..Config::new(Inside::Ipip, Carrier::Bare, LOCAL, REMOTE) }
+}
+
+/// Returns a request without tunnels.
+fn request(mode: Mode) -> Request {
+    Request {
+        mode,
+        tunnels: Vec::new(),
+        table: None,
+        outside: "raw",
+        sources: Vec::new(),
+        is_successor: false,
+        prevented: None,
+    }
+}
 
 /// Returns the state of a path that is permitted.
 fn permitted() -> State {
@@ -41,14 +64,13 @@ fn rules_that_are_added_while_the_path_is_loaded_are_seen() {
         }
         for is_added in [false, true] {
             let mut state = permitted();
-            let config = Config { csum: false, ..Config::new(Inside::Ipip, Carrier::Bare, LOCAL, REMOTE) };
             let load = || {
                 assert!(!is_added || nft("add chain inet t c { type filter hook output priority 0; }"));
-                let path = Path::load(&[config], &[]).map_err(|error| failure(&error))?;
+                let path = Path::load(&[ipip()], &[]).map_err(|error| failure(&error))?;
                 Ok(Some(Programs::Tunnels(Box::new(path))))
             };
             state.load(Mode::Auto, load).unwrap();
-            state.set_obstacle(None);
+            state.set_obstacle(Ok(None));
             let (why, is_on) = (state.reason(), state.is_on);
             assert_eq!((why.as_deref(), is_on), if is_added { (Some(NEW_RULES), false) } else { (None, true) });
         }
@@ -60,7 +82,7 @@ fn a_table_that_is_taken_leaves_what_else_is_in_the_way() {
     let refused = || Some((Vec::new(), io::Error::from_raw_os_error(libc::ENOMEM)));
     for (has_new_rules, seen, why) in [(true, None, NEW_RULES), (false, Some("sg0 has filters"), "sg0 has filters")] {
         let mut state = State { has_new_rules, ..permitted() };
-        state.set_obstacle(seen.map(str::to_owned));
+        state.set_obstacle(Ok(seen.map(str::to_owned)));
         for refusal in [refused(), None, refused(), refused(), None, None] {
             let is_refused = refusal.is_some();
             state.note_refusal(refusal);
@@ -90,16 +112,7 @@ fn a_refused_table_is_tried_again_until_the_kernel_takes_it() {
         assert!(state.refused.is_some() && !state.is_on, "there is no room for five");
         // Had there been no memory, another attempt would succeed.
         state.note_refusal(Some((peers(4), io::Error::from_raw_os_error(libc::ENOMEM))));
-        let request = Request {
-            mode: Mode::On,
-            tunnels: Vec::new(),
-            table: None,
-            outside: "udp",
-            sources: Vec::new(),
-            is_successor: false,
-            prevented: None,
-        };
-        let path = Fastpath(Arc::new(Inner { request, state: Mutex::new(state) }));
+        let path = Fastpath(Arc::new(Inner { request: request(Mode::On), state: Mutex::new(state) }));
         let (mut netlink, mut schedule) = (Netlink::open().unwrap(), LookupSchedule::new(None));
         path.check(&mut netlink, &mut schedule, CHECK_EVERY, &Heartbeat::new(1).unwrap());
         let state = path.state();
@@ -123,9 +136,173 @@ fn a_mark_counts_as_long_as_its_socket_is_open_and_only_that_of_root_or_the_same
         drop(socket);
         assert!(!is_marked(57));
         let socket = bind();
-        if sys::euid() != 0 || std::os::unix::fs::fchown(&socket, Some(60_000), None).is_err() {
+        if sys::euid() != 0 || fchown(&socket, Some(60_000), None).is_err() {
             return segue_lab::skip_this_test("only root has sockets of other users");
         }
         assert!(!is_marked(57));
+    });
+}
+
+/// Runs `ip` in this network namespace.
+fn ip(words: &str) {
+    assert!(Command::new("ip").args(words.split(' ')).status().is_ok_and(|status| status.success()), "{words}");
+}
+
+/// Returns a connection, the index of `sg0` towards a remote, and that of `sg1`, which stands for a tunnel's interface;
+/// without CAP_SYS_ADMIN, so that the names of programs cannot be read.
+fn links() -> (Netlink, [u32; 2]) {
+    ip("link add sg0 type veth peer name sg1");
+    let mut netlink = Netlink::open().unwrap();
+    let indexes = ["sg0", "sg1"].map(|name| index_of(name, &mut netlink).unwrap());
+    sys::keep_capabilities(!(1 << Capability::SysAdmin as u64)).unwrap();
+    (netlink, indexes)
+}
+
+/// Loads a path and attaches it to these interfaces; `None` where this machine cannot.
+fn attached(netlink: &mut Netlink, [outside, inside]: [u32; 2]) -> Option<Path> {
+    if let Err(why) = probe(false) {
+        segue_lab::skip_this_test(&why);
+        return None;
+    }
+    let mut path = Path::load(&[ipip()], &[]).unwrap();
+    path.attach(0, inside, Route { link: outside, mtu: 1500 }, &mut Added(netlink)).unwrap();
+    Some(path)
+}
+
+#[test]
+fn a_look_for_obstacles_that_fails_leaves_what_was_in_the_way_before() {
+    in_namespace(|| {
+        if let Err(why) = probe(false) {
+            return segue_lab::skip_this_test(&why);
+        }
+        let mut state = permitted();
+        state.path = Some(Programs::Tunnels(Box::new(Path::load(&[ipip()], &[]).unwrap())));
+        let failed = || Err(io::Error::from_raw_os_error(libc::ENOMEM));
+        let filters = || Ok(Some("sg0 has filters (clsact)".to_owned()));
+        for (seen, is_on) in
+            [(Ok(None), true), (failed(), true), (filters(), false), (failed(), false), (Ok(None), true)]
+        {
+            state.set_obstacle(seen);
+            assert_eq!((state.is_on, state.reason().is_none()), (is_on, is_on), "{:?}", state.reason());
+        }
+    });
+}
+
+#[test]
+fn programs_that_cannot_be_looked_for_at_the_start_are_in_the_way() {
+    in_namespace(|| {
+        const NONE: u32 = 9999;
+        if foreign_programs(NONE, &|_| false).is_ok() {
+            return segue_lab::skip_this_test("this kernel has no links of programs (tcx)");
+        }
+        let interfaces = Interfaces { outside: [NONE].into(), ..Interfaces::default() };
+        let why = check_host(&request(Mode::Auto), &interfaces, &mut Netlink::open().unwrap()).unwrap_err();
+        assert!(why.starts_with("looking for programs at an interface: "), "{why}");
+    });
+}
+
+#[test]
+fn an_instance_is_recognised_where_another_user_has_taken_the_names_of_its_marks() {
+    in_namespace(|| {
+        let (mut netlink, links) = links();
+        let [outside, _] = links;
+        let Some(path) = attached(&mut netlink, links) else { return };
+        if obstacle::of_programs(outside, &mut netlink).is_some() {
+            return segue_lab::skip_this_test("this kernel does not list local sockets (unix_diag)");
+        }
+        let numbers = foreign_programs(outside, &|_| false).unwrap();
+        drop(path);
+        let Some(last) = numbers.iter().map(|number| number.parse::<u32>().unwrap()).max() else {
+            return segue_lab::skip_this_test("this kernel has no links of programs (tcx)");
+        };
+        // Programs are numbered in turn.
+        let taken: Vec<UnixDatagram> = (last + 1..last + 200)
+            .filter_map(|number| UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(mark_of(number)).ok()?).ok())
+            .collect();
+        if sys::euid() != 0 || taken.iter().any(|socket| fchown(socket, Some(60_000), None).is_err()) {
+            return segue_lab::skip_this_test("only root has sockets of other users");
+        }
+        let _path = attached(&mut netlink, links);
+        assert_eq!(obstacle::of_programs(outside, &mut netlink), None);
+    });
+}
+
+#[test]
+fn the_programs_of_an_instance_that_ends_during_the_look_are_none_of_others() {
+    in_namespace(|| {
+        let (mut netlink, links) = links();
+        let [outside, _] = links;
+        let Some(path) = attached(&mut netlink, links) else { return };
+        let path = Cell::new(Some(path));
+        let is_marked = |_| {
+            path.take();
+            // A process that another test starts has the descriptors too, for a moment.
+            let begin = Instant::now();
+            while !foreign_programs(outside, &|_| false).unwrap().is_empty() {
+                assert!(begin.elapsed() < Duration::from_secs(60));
+            }
+            false
+        };
+        assert_eq!(foreign_programs(outside, &is_marked).unwrap(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn filters_where_packets_are_received_are_in_the_way_after_the_route_has_moved() {
+    in_namespace(|| {
+        for link in ["sg1", "sg2", "sg3"] {
+            ip(&format!("link add {link} up type veth peer name {link}-peer"));
+        }
+        ip(&format!("addr add {LOCAL}/24 dev sg2"));
+        let mut netlink = Netlink::open().unwrap();
+        let [inside, first, second] = ["sg1", "sg2", "sg3"].map(|name| index_of(name, &mut netlink).unwrap());
+        let Some(path) = attached(&mut netlink, [first, inside]) else { return };
+        let mut state = permitted();
+        state.path = Some(Programs::Tunnels(Box::new(path)));
+        let tunnels = vec![Tunnel { dev: "sg1".to_owned(), config: ipip() }];
+        let request = Request { tunnels, ..request(Mode::Auto) };
+        let path = Fastpath(Arc::new(Inner { request, state: Mutex::new(state) }));
+        let (mut schedule, heartbeat) = (LookupSchedule::new(None), Heartbeat::new(1).unwrap());
+        let mut why = || {
+            path.check(&mut netlink, &mut schedule, CHECK_EVERY, &heartbeat);
+            path.state().reason()
+        };
+        assert_eq!(why(), None);
+        ip(&format!("route replace {REMOTE} dev sg3 src {LOCAL}"));
+        assert_eq!(why(), None);
+        assert!(path.interfaces().outside.contains(&second));
+        let added = Command::new("tc").args(["qdisc", "add", "dev", "sg2", "clsact"]).status();
+        if !added.is_ok_and(|status| status.success()) {
+            return segue_lab::skip_this_test("no tc, no clsact, or one of the path itself (before Linux 6.6)");
+        }
+        assert_eq!(why().as_deref(), Some("sg2 has filters (clsact)"));
+    });
+}
+
+#[test]
+fn the_marks_of_an_instance_that_ends_go_after_its_programs() {
+    const COUNT: u8 = 32;
+    in_namespace(|| {
+        (0..COUNT).for_each(|at| ip(&format!("link add more{at} type veth peer name peer{at}")));
+        let (mut netlink, [outside, _]) = links();
+        if let Err(why) = probe(false) {
+            return segue_lab::skip_this_test(&why);
+        }
+        let config = |at| Config { remote: [198, 18, 1, at].into(), ..ipip() };
+        let mut path = Path::load(&(0..COUNT).map(config).collect::<Vec<_>>(), &[]).unwrap();
+        for at in 0..COUNT {
+            let inside = index_of(&format!("more{at}"), &mut netlink).unwrap();
+            path.attach(at.into(), inside, Route { link: outside, mtu: 1500 }, &mut Added(&mut netlink)).unwrap();
+        }
+        let last = index_of(&format!("more{}", COUNT - 1), &mut netlink).unwrap();
+        if obstacle::of_programs(last, &mut netlink).is_some() {
+            return segue_lab::skip_this_test("this kernel does not list local sockets (unix_diag)");
+        }
+        std::thread::scope(|scope| {
+            let end = scope.spawn(|| drop(path));
+            while !end.is_finished() {
+                assert_eq!(obstacle::of_programs(last, &mut netlink), None);
+            }
+        });
     });
 }
