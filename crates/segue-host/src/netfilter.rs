@@ -136,12 +136,18 @@ pub struct Watch {
 
 impl Watch {
     /// Begins to watch; `None` where the kernel has no nf_tables.
-    pub fn open() -> Option<Watch> {
-        let mut socket = Socket::new(NETLINK_NETFILTER).ok()?;
-        socket.bind_auto().ok()?;
-        socket.add_membership(NFTABLES_GROUP).ok()?;
-        socket.set_non_blocking(true).ok()?;
-        Some(Watch { socket })
+    ///
+    /// # Errors
+    /// The system's, where it cannot be told what is added.
+    pub fn open() -> io::Result<Option<Watch>> {
+        let Some(mut socket) = socket(NETLINK_NETFILTER)? else { return Ok(None) };
+        socket.bind_auto()?;
+        match socket.add_membership(NFTABLES_GROUP) {
+            Err(error) if is_absent(&error) => return Ok(None),
+            joined => joined?,
+        }
+        socket.set_non_blocking(true)?;
+        Ok(Some(Watch { socket }))
     }
 
     /// Returns whether a chain or a rule was added since the last call.
@@ -225,7 +231,7 @@ fn each_message(mut bytes: &[u8], each: &mut dyn FnMut(u16, &[u8])) -> Option<io
 /// # Errors
 /// The kernel's, and [`io::ErrorKind::Interrupted`] for a list that changed while it was read.
 pub(crate) fn dump(protocol: isize, kind: u16, body: &[u8], each: &mut dyn FnMut(u16, &[u8])) -> io::Result<()> {
-    let Ok(mut socket) = Socket::new(protocol) else { return Ok(()) };
+    let Some(mut socket) = socket(protocol)? else { return Ok(()) };
     socket.bind_auto()?;
     socket.connect(&SocketAddr::new(0, 0))?;
     let mut message = Vec::with_capacity(HEADER_LEN + body.len());
@@ -248,9 +254,18 @@ pub(crate) fn dump(protocol: isize, kind: u16, body: &[u8], each: &mut dyn FnMut
     }
 }
 
+/// Opens a socket of a netlink protocol; `None` where the kernel lacks it.
+fn socket(protocol: isize) -> io::Result<Option<Socket>> {
+    match Socket::new(protocol) {
+        Err(error) if is_absent(&error) => Ok(None),
+        opened => opened.map(Some),
+    }
+}
+
 /// Returns whether an error stands for a kernel without the subsystem.
 fn is_absent(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP | libc::EPROTONOSUPPORT | libc::ENOENT))
+    const ABSENT: [i32; 5] = [libc::EINVAL, libc::EOPNOTSUPP, libc::EPROTONOSUPPORT, libc::EAFNOSUPPORT, libc::ENOENT];
+    error.raw_os_error().is_some_and(|number| ABSENT.contains(&number))
 }
 
 #[cfg(test)]
