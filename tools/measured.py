@@ -104,6 +104,17 @@ def row(found, **case):
     return fits[0]
 
 
+def tested(programs, **variables):
+    """Runs test programs of segue-tests on SEGUE, each test by itself, with these variables; prints the command.
+    Returns what they print, whether all passed, and the lines of the tests that were skipped."""
+    command = f"cargo test -p segue-tests {programs} --locked --no-fail-fast -- --nocapture --test-threads 1"
+    print("command:", *[f"{name}={value}" for name, value in variables.items()], command, flush=True)
+    with tempfile.NamedTemporaryFile("r") as skips:
+        environment = {**os.environ, **variables, "SEGUE_BIN": os.path.abspath(SEGUE), "SEGUE_SKIPS": skips.name}
+        ran = subprocess.run(command.split(), env=environment, stdout=subprocess.PIPE, text=True, check=False)
+        return ran.stdout, ran.returncode == 0, sorted(set(skips.read().splitlines()))
+
+
 class Figures:
     """Prints each figure beside its aim, and ends with 1 where one was missed."""
 
@@ -125,6 +136,12 @@ class Figures:
     def say(self, what, value, aim, is_met):
         self.missed += not is_met
         print(f"figure: {what} {value:.3g} (aim: {aim}){'' if is_met else ' MISSED'}", flush=True)
+
+    def no_skips(self, skipped):
+        """Prints the lines of skipped tests, which are as good as missed."""
+        self.at_most("tests that were skipped, whole or in part:", len(skipped), 0)
+        for line in skipped:
+            print(f"skipped: {line}")
 
     def end(self):
         sys.exit(int(bool(self.missed)))
