@@ -12,6 +12,7 @@ use crate::file::undo_notes::{self, filtered};
 use crate::file::{Block, BlockKind, Form, Item, Order, Outgoing, ReadError, Reader, Record, Writer, link, options};
 use crate::finish::finish;
 use crate::frame::{Frame, USUAL_MTU};
+use crate::lanes::Bypass;
 use crate::stream::{each_item, section_options};
 
 /// Configuration of [`decap`].
@@ -133,7 +134,8 @@ impl Decapsulator {
         let tunnel = frame.as_ref().and_then(|frame| Some((frame, carried(frame)?)));
         let result = match tunnel {
             None => None,
-            Some(_) if record.is_cut() => Some(Err("cut")),
+            Some(_) if record.is_cut() => Some(Err(Bypass::Cut.name())),
+            Some(_) if record.fcs_len != 0 => Some(Err(Bypass::CheckSequence.name())),
             Some((frame, first)) => Some(self.open(frame, first)),
         };
         let inside = match result {

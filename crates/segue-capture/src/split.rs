@@ -16,6 +16,7 @@ use crate::file::{Form, Item, Order, Outgoing, ReadError, Reader, Record, Writer
 use crate::finish::{Finished, finish};
 use crate::fragment;
 use crate::frame::{Frame, USUAL_MTU};
+use crate::lanes::Bypass;
 use crate::stream::{each_item, section_options};
 
 /// Maximum number of connections whose SYN options are stored.
@@ -76,7 +77,7 @@ pub struct SplitReport {
     /// Number of UDP packets longer than 1500 bytes that were not split, since the file does not state the size of
     /// their datagrams.
     pub udp_of_unknown_size: u64,
-    /// Numbers of trains that could not be split, by reason.
+    /// Numbers of trains that could not be split, and of packets that were not examined, by reason.
     pub refused: BTreeMap<&'static str, u64>,
     /// The position at which the input is truncated or damaged; all packets before it were split.
     pub fault: Option<ReadError>,
@@ -143,6 +144,12 @@ impl Splitter {
             return sink.record(record);
         };
         self.learn(&frame);
+        if record.fcs_len != 0 {
+            // It would be wrong for what the packet becomes.
+            *self.counts.refused.entry(Bypass::CheckSequence.name()).or_default() += 1;
+            self.counts.unchanged += 1;
+            return sink.record(record);
+        }
         if let Some(size) = self.segment_size(&frame) {
             return self.train(record, &frame, size, sink);
         }

@@ -4,7 +4,7 @@ mod common;
 
 use common::packets::{from_away, source_routed, tunnels, v4, v6};
 use common::shapes::{Shape, capture, framed};
-use common::{decap, decap_packets, ports};
+use common::{decap, decap_packets, form_of, ports, with_check_sequences};
 use segue_capture::decap::DecapConfig;
 use segue_capture::file::{Format, Item, Reader, link};
 use segue_testkit::Rng;
@@ -70,6 +70,18 @@ fn a_remote_checksum_without_a_right_outer_one_is_not_believed() {
     let (out, report) = decap_packets(&[good, damaged.clone(), absent.clone()], link::RAW, false);
     assert!(out == [inner, damaged, absent]);
     assert_eq!(report.kept.into_iter().collect::<Vec<_>>(), [("outer_csum", 1), ("remcsum_no_outer_csum", 1)]);
+}
+
+#[test]
+fn a_packet_with_a_frame_check_sequence_stays_in_its_tunnel() {
+    let inner = Sender::tcp(v4(), 1, 1, vec![]).send(100, 0).bytes();
+    let outer: Vec<Vec<u8>> = tunnels().into_iter().map(|(_, tunnel)| tunnel.wrap(&inner)).collect();
+    for file in with_check_sequences(&outer) {
+        let (out, report) =
+            decap(&file, form_of(&file), &DecapConfig { tunnels: ports(), only_tunnelled: false }).unwrap();
+        assert!(out == file, "{report:?}");
+        assert_eq!(report.kept["frame_check_sequence"], outer.len() as u64, "{report:?}");
+    }
 }
 
 #[test]

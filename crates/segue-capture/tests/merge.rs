@@ -8,7 +8,7 @@ use common::shapes::{Shape, capture, file, framed, shapes};
 use common::{commented, form_of, merge, merging, ports, undo};
 use segue::gro::{Generation, Profile};
 use segue_capture::CaptureError;
-use segue_capture::file::{Format, link};
+use segue_capture::file::{Format, Reader, link};
 use segue_capture::merge::{MergeConfig, MergeRules};
 use segue_testkit::Rng;
 use segue_testkit::build::{Ip, L4, V4};
@@ -71,6 +71,18 @@ fn pure_acks_collapse_to_the_newest_at_its_own_place_and_what_a_sender_must_see_
         let (merged, report) = merge(&input, Format::Pcapng, &merging(with(profile, 1000))).unwrap();
         assert_eq!((report.gro.swallowed, report.can_undo), (0, true));
         assert!(undo(&merged, Format::Pcapng).unwrap().0 == input);
+    }
+}
+
+#[test]
+fn the_snap_length_of_a_pcap_file_with_trains_is_not_below_their_length() {
+    // Of pcapng, the first interface keeps 2000 bytes of a packet, and the second all.
+    for form in ["us_le", "ng_many"] {
+        let input = file(&Shape { seed: 3, traffic: "bulk", link: link::RAW, form });
+        let (merged, _) = merge(&input, Format::Pcap, &merging(with(Profile::Strict, 100_000))).unwrap();
+        let longest = commented(&merged).iter().map(|(_, bytes, _)| bytes.len()).max().unwrap();
+        let snaplen = Reader::new(&merged[..]).unwrap().pcap_header().unwrap().0.snaplen as usize;
+        assert!(longest > 20_000 && snaplen >= longest, "{form}: {snaplen} bytes are kept of {longest}");
     }
 }
 

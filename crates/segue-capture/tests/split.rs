@@ -3,7 +3,7 @@
 mod common;
 
 use common::packets::{datagram, frames_without_ip, train, tunnels, v4, v6};
-use common::{by, learned, split_packets};
+use common::{by, form_of, learned, split, split_packets, with_check_sequences};
 use segue_capture::file::link;
 use segue_capture::split::SegmentSize;
 use segue_testkit::Rng;
@@ -266,6 +266,19 @@ fn checksums_under_a_routing_header_are_of_the_last_address_and_finished_also_wh
             let (out, report) = split_packets(&[sent], link::RAW, &learned(false));
             assert!(out == [routed(&whole, kind)], "{len} {kind}: {report:?}");
             assert_eq!((report.finished, report.refused.len()), (1, usize::from(len == 3000)), "{report:?}");
+        }
+    }
+}
+
+#[test]
+fn packets_with_a_frame_check_sequence_are_not_changed() {
+    let short = build::prime(&Sender::tcp(v6(), 3, 1, vec![]).send(300, 0).bytes()).unwrap();
+    let long = Sender::udp(Ip::V4(V4 { df: false, ..V4::new(1, 1, 2) }), 1).send(9000, 0).bytes();
+    for file in with_check_sequences(&[train(v4(), 20_000, 0, vec![]), short, long]) {
+        for config in [learned(true), by(SegmentSize::Mtu(1400))] {
+            let (out, report) = split(&file, form_of(&file), &config).unwrap();
+            assert!(out == file, "{report:?}");
+            assert_eq!((report.refused["frame_check_sequence"], report.unchanged), (3, 3), "{report:?}");
         }
     }
 }

@@ -315,8 +315,8 @@ fn simple_packet_blocks_that_were_cut_are_read_as_they_were_and_come_back() {
 
 #[test]
 fn two_merged_files_in_one_become_one_pcap_file_only_where_their_headers_agree() {
-    let make = |snaplen: u32| {
-        let head = PcapHeader { order: Order::Big, nanos: true, snaplen, link: u32::from(link::RAW) };
+    let make = |snaplen: u32, nanos: bool| {
+        let head = PcapHeader { order: Order::Big, nanos, snaplen, link: u32::from(link::RAW) };
         let mut writer = Writer::new(Vec::new(), Format::Pcap);
         writer.begin_pcap(&head, &head.bytes(), &[]).unwrap();
         for (n, packet) in stream().iter().enumerate() {
@@ -328,14 +328,18 @@ fn two_merged_files_in_one_become_one_pcap_file_only_where_their_headers_agree()
         let (merged, _) = merge(&file, Format::Pcapng, &merging(MergeRules::default())).unwrap();
         (file, merged)
     };
-    let (one, merged) = make(65_535);
-    let (_, other) = make(262_144);
+    let (one, merged) = make(65_535, true);
+    let (_, other) = make(262_144, true);
     let (same, _) = undo(&[&merged[..], &merged].concat(), Format::Pcap).unwrap();
     assert!(same == [&one[..], &one[24..]].concat());
-    let both = [&merged[..], &other].concat();
-    let Err(CaptureError::Write(error)) = undo(&both, Format::Pcap) else { panic!("two headers in one pcap file") };
-    assert!(error.get_ref().is_some_and(|inner| inner.is::<DifferentHeader>()), "{error:?}");
-    assert_eq!(all(&undo(&both, Format::Pcapng).unwrap().0).0.len(), 24);
+    // The last file has nanoseconds, and is not of a merge.
+    let (_, coarse) = make(65_535, false);
+    let (fine, _) = undo(&merged, Format::Pcapng).unwrap();
+    for both in [[&merged[..], &other].concat(), [&coarse[..], &fine].concat()] {
+        let Err(CaptureError::Write(error)) = undo(&both, Format::Pcap) else { panic!("two headers in one pcap file") };
+        assert!(error.get_ref().is_some_and(|inner| inner.is::<DifferentHeader>()), "{error:?}");
+        assert_eq!(all(&undo(&both, Format::Pcapng).unwrap().0).0.len(), 24);
+    }
 }
 
 /// Builds a file of twelve packets with the note `original` in its section header or its interface description.

@@ -228,6 +228,39 @@ fn a_truncated_file_is_used_up_to_the_cut_and_reported() {
 }
 
 #[test]
+fn a_fault_of_the_input_leaves_the_file_that_would_be_replaced_as_it_was() {
+    let place = place();
+    let script = "for name in in.pcapng in.pcapng.gz in.pcapng.zst; do pcap merge -q in.pcap $name; done
+        for name in in.pcap in.pcapng in.pcapng.zst; do head -c 400000 $name > cut; mv cut $name; done";
+    assert_eq!(text(&shell(&place, script)).0, Some(0));
+    let packed = place.path().join("in.pcapng.gz");
+    let mut bytes = fs::read(&packed).unwrap();
+    let half = bytes.len() / 2;
+    bytes[half] ^= 0xff;
+    fs::write(&packed, bytes).unwrap();
+    for name in ["in.pcap", "in.pcapng", "in.pcapng.gz", "in.pcapng.zst"] {
+        for action in ["merge", "split", "decap", "split --undo"] {
+            if (action, name) == ("split --undo", "in.pcap") {
+                continue;
+            }
+            // A new file has what is whole, and so has one that is replaced if that is asked for.
+            let script = format!(
+                "cp {name} was.pcapng; echo mine > old.pcapng
+                 pcap {action} -i {name}; echo $?; pcap {action} -f {name} old.pcapng; echo $?
+                 cat old.pcapng; cmp {name} was.pcapng && pcap {action} -q -f {name} new.pcapng; echo $?
+                 pcap {action} -q -i --allow-cut {name}; echo $?; cmp -s {name} was.pcapng || echo replaced
+                 test -s new.pcapng && ls -A | grep -v '^in.pcap'; mv was.pcapng {name}; rm old.pcapng new.pcapng"
+            );
+            let (_, stdout, stderr) = text(&shell(&place, &script));
+            let expected = "1\n1\nmine\n1\n0\nreplaced\nnew.pcapng\nold.pcapng\nwas.pcapng\n";
+            assert_eq!(stdout, expected, "{action} {name}: {stderr}");
+            let hint = "\ntry:  name a new OUT, or --allow-cut replaces it by what is whole\n";
+            assert_eq!(stderr.matches(hint).count(), 2, "{action} {name}: {stderr}");
+        }
+    }
+}
+
+#[test]
 fn damage_and_things_that_are_no_captures_are_named() {
     let place = place();
     let script = "printf '\\3757zXZ' | cat - in.pcap > in.pcap.xz; cp in.pcap bad.pcap; mkdir dir

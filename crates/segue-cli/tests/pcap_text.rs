@@ -119,7 +119,7 @@ fn two_merged_files_with_other_headers_do_not_become_one_pcap_file() {
     });
     fs::write(place.path().join("both.pcapng"), merged.concat()).unwrap();
     let (code, _, stderr) = pcap(&place, "split --undo both.pcapng both.pcap");
-    let refusal = "error: cannot write: two pcap files whose headers differ";
+    let refusal = "error: cannot write: two files whose headers differ";
     assert!(code == Some(2) && stderr.contains(refusal), "{stderr}");
     assert!(stderr.contains("try:  write pcapng: -F pcapng") && !place.path().join("both.pcap").exists(), "{stderr}");
 }

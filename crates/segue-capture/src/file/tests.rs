@@ -252,6 +252,13 @@ fn forms_convert_into_each_other_with_times_lengths_and_bytes_kept() {
 }
 
 #[test]
+fn times_of_every_interface_are_kept_in_pcap_whatever_the_first_one_has() {
+    let file = pcapng();
+    let times = |file: &[u8]| -> Vec<u64> { read_all(file).0.into_iter().map(|seen| seen.1).collect() };
+    assert_eq!(times(&copy(&file, Format::Pcap)), times(&file));
+}
+
+#[test]
 fn a_second_link_type_does_not_go_into_pcap() {
     let mut file = section_block(Order::Little, &[]);
     for link in [link::ETHERNET, link::RAW] {

@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 
 use super::{
-    Block, BlockKind, Form, Format, Interface, MAX_RECORD, Order, PCAP_HEADER_LEN, PcapHeader, Record, Resolution,
-    options,
+    Block, BlockKind, Form, Format, Interface, MAX_RECORD, MAX_SNAPLEN, Order, PCAP_HEADER_LEN, PcapHeader, Record,
+    Resolution, options,
 };
 
 /// A packet for [`Writer::packet`].
@@ -51,13 +51,14 @@ impl std::fmt::Display for SecondLinkType {
 
 impl std::error::Error for SecondLinkType {}
 
-/// Error: the input has a second pcap header that differs from the first, and a pcap file holds one only.
+/// Error: the input has a second file header that differs from the first, and a pcap file holds one only: that of
+/// another pcap file, or after one with microseconds an interface with finer timestamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DifferentHeader;
 
 impl std::fmt::Display for DifferentHeader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("two pcap files whose headers differ, where pcap can hold only one")
+        f.write_str("two files whose headers differ, where pcap can hold only one")
     }
 }
 
@@ -135,12 +136,13 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// Writes a block that is not a packet: byte for byte into pcapng. A pcap file takes its header from the first
-    /// interface description and nothing else.
+    /// Writes a block that is not a packet: byte for byte into pcapng. A pcap file takes its link type and the length
+    /// of a frame check sequence from the first interface description, and nothing else: its timestamps are in
+    /// nanoseconds, and its snap length is at least [`MAX_SNAPLEN`], because of interfaces that may follow.
     ///
     /// # Errors
-    /// Errors of the output, or [`SecondLinkType`] inside of an [`io::Error`]; into pcapng a block of more than
-    /// [`MAX_RECORD`] is `InvalidInput`.
+    /// Errors of the output, or [`SecondLinkType`] or [`DifferentHeader`] inside of an [`io::Error`]; into pcapng a
+    /// block of more than [`MAX_RECORD`] is `InvalidInput`.
     pub fn block(&mut self, block: &Block<'_>) -> io::Result<()> {
         let Block { kind, raw, order, interface } = *block;
         match (&mut self.target, kind, interface) {
@@ -158,15 +160,20 @@ impl<W: Write> Writer<W> {
             (Target::Pcap { head, interfaces, .. }, BlockKind::Interface, Some(interface)) => {
                 interfaces.push(Interface { name: None, ..*interface });
                 match head {
-                    Some((head, _)) if head.link as u16 == interface.link => Ok(()),
-                    Some(_) => Err(io::Error::other(SecondLinkType(interface.link))),
+                    Some((head, _)) if head.link as u16 != interface.link => {
+                        Err(io::Error::other(SecondLinkType(interface.link)))
+                    }
+                    Some((head, _)) if !head.nanos && !interface.resolution.is_coarse() => {
+                        Err(io::Error::other(DifferentHeader))
+                    }
+                    Some(_) => Ok(()),
                     None => {
                         let fcs = u32::from(interface.fcs_len / 2) << 28;
                         let fcs = if fcs != 0 { fcs | 0x0400_0000 } else { 0 };
                         let made = PcapHeader {
                             order: Order::NATIVE,
-                            nanos: !interface.resolution.is_coarse(),
-                            snaplen: if interface.snaplen == 0 { super::MAX_SNAPLEN } else { interface.snaplen },
+                            nanos: true,
+                            snaplen: interface.snaplen.max(MAX_SNAPLEN),
                             link: u32::from(interface.link) | fcs,
                         };
                         let bytes = made.bytes();

@@ -66,6 +66,16 @@ pub(crate) fn file_of(packets: &[Vec<u8>], number: u16) -> Vec<u8> {
     }
 }
 
+/// Builds a pcap file of Ethernet with these IP packets, and the same in pcapng; each has a frame check sequence.
+pub(crate) fn with_check_sequences(packets: &[Vec<u8>]) -> [Vec<u8>; 2] {
+    let packets: Vec<Vec<u8>> = packets.iter().map(|packet| [&packet[..], &[0xcc; 4]].concat()).collect();
+    let mut file = file_of(&packets, link::ETHERNET);
+    // Two words of 16 bits, and the bit that says so.
+    file[20..24].copy_from_slice(&(u32::from(link::ETHERNET) | 0x2400_0000).to_le_bytes());
+    let (other, _) = decap(&file, Format::Pcapng, &DecapConfig::default()).unwrap();
+    [file, other]
+}
+
 /// Returns the packets of a file without their link headers.
 pub(crate) fn packets_of(file: &[u8]) -> Vec<Vec<u8>> {
     let mut reader = Reader::new(file).unwrap();

@@ -26,7 +26,7 @@ pub(super) fn run(args: &Decap, out: &Out) -> Result<(), Error> {
         "left_in_their_tunnel": report.kept,
         "cut": report.fault.as_ref().map(ToString::to_string),
     });
-    job.finish(sink)?;
+    job.finish(sink, report.fault.as_ref())?;
     job.erase();
     if out.json {
         return show_json(out, summary, &job, report.fault.as_ref());

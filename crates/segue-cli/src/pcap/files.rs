@@ -180,6 +180,8 @@ struct TemporaryFile {
     temporary: PathBuf,
     path: PathBuf,
     replace: bool,
+    /// Whether a file had the name when this one was created.
+    is_taken: bool,
 }
 
 impl Write for OutputFile {
@@ -432,7 +434,8 @@ impl Job {
                 fchown(&file, Some(data.uid()), Some(data.gid())).or_else(|_| fchown(&file, None, Some(data.gid())));
             let _ = file.set_permissions(fs::Permissions::from_mode(data.mode() & 0o7777));
         }
-        let beside = Some(TemporaryFile { temporary, path, replace: args.force || args.in_place });
+        let beside =
+            Some(TemporaryFile { temporary, path, replace: args.force || args.in_place, is_taken: existing.is_some() });
         let target = OutputFile { file, waits: false, watch: Rc::clone(&self.watch), beside };
         Ok(Writer::new(BufWriter::with_capacity(1 << 18, Compressor::new(target, compression)), form))
     }
@@ -468,10 +471,20 @@ impl Job {
         Ok(Writer::new(BufWriter::with_capacity(1 << 16, target), format))
     }
 
-    /// Writes the rest of the output and renames the file to its final name.
-    pub(super) fn finish(&self, sink: Sink) -> Result<(), Error> {
+    /// Writes the rest of the output and renames the file to its final name. An existing file is replaced only by what
+    /// a whole input became, unless `--allow-cut` was given.
+    pub(super) fn finish(&self, sink: Sink, fault: Option<&ReadError>) -> Result<(), Error> {
         let done = sink.finish().and_then(|buffered| buffered.into_inner().map_err(|error| error.into_error()));
-        done.and_then(Compressor::finish).and_then(OutputFile::commit).map_err(|error| self.write_failed(&error))
+        let output = done.and_then(Compressor::finish).map_err(|error| self.write_failed(&error))?;
+        if let (Some(what), false, Some(beside)) = (fault, self.allow_cut, &output.beside)
+            && beside.is_taken
+        {
+            self.erase();
+            let hint = "name a new OUT, or --allow-cut replaces it by what is whole";
+            let why = "the existing file is left as it is: nothing behind the fault would be in the new one";
+            return Err(Error::new(Kind::Damaged, format!("{}: {what}", self.name), hint).why(why));
+        }
+        output.commit().map_err(|error| self.write_failed(&error))
     }
 
     /// Returns the message for an error that ended the command.

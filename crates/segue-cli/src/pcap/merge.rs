@@ -19,7 +19,7 @@ pub(super) fn run(args: &Merge, out: &Out) -> Result<(), Error> {
     let has_notes = sink.format() == segue_capture::file::Format::Pcapng;
     let report = merge(&mut reader, &mut sink, &config).map_err(|error| job.failed(error))?;
     let summary = summary(&report, profile::name(rules.profile));
-    job.finish(sink)?;
+    job.finish(sink, report.fault.as_ref())?;
     job.erase();
     if out.json {
         return show_json(out, summary, &job, report.fault.as_ref());

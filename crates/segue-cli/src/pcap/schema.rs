@@ -93,7 +93,7 @@ pub(crate) struct Split {
     packets_fragmented: Option<u64>,
     /// Long UDP packets left whole because the size of their datagrams is not known.
     udp_of_unknown_size: Option<u64>,
-    /// Trains that could not be cut, by reason.
+    /// Trains that could not be cut, and packets that were not examined, by reason.
     left_as_they_are: Option<Reasons>,
     /// Position and kind of the damage of the input; null if it is intact.
     cut: Option<String>,

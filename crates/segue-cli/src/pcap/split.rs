@@ -44,7 +44,7 @@ pub(super) fn run(args: &Split, out: &Out) -> Result<(), Error> {
         "left_as_they_are": report.refused,
         "cut": report.fault.as_ref().map(ToString::to_string),
     });
-    job.finish(sink)?;
+    job.finish(sink, report.fault.as_ref())?;
     job.erase();
     if out.json {
         return show_json(out, summary, &job, report.fault.as_ref());
@@ -95,7 +95,7 @@ fn run_undo(args: &Split, out: &Out) -> Result<(), Error> {
         "notes_unreadable": report.unreadable,
         "cut": report.fault.as_ref().map(ToString::to_string),
     });
-    job.finish(sink)?;
+    job.finish(sink, report.fault.as_ref())?;
     job.erase();
     if report.unreadable > 0 {
         let count = packets(report.unreadable);
