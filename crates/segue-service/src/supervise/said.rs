@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use segue_control::error::{Error, Kind};
 use segue_control::json;
 use segue_control::knobs::Change;
 use segue_control::protocol::Failure;
@@ -74,14 +73,6 @@ impl<'a> Said<'a> {
     pub fn with<'b>(&'b self, added: &'b [(&'static str, Value)]) -> Forwarded<'b> {
         Forwarded::new(self.text, added)
     }
-}
-
-/// Returns the failure that an instance reported, with the name of the instance in front of the message.
-pub(super) fn failure(name: &str, failure: Failure) -> Error {
-    let Failure { message, why, hint, os_error, names_instance, .. } = failure;
-    let message = if message.is_empty() { "failed".to_owned() } else { message };
-    let message = if names_instance { message } else { format!("{name}: {message}") };
-    Error { why, os_error, ..Error::new(Kind::System, message, hint) }
 }
 
 #[cfg(test)]

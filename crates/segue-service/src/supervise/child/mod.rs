@@ -1,5 +1,7 @@
 //! One supervised instance: a child process that reports events on its standard output.
 
+mod failure;
+
 use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -13,11 +15,13 @@ use segue_control::error::{Error, Kind, printable_line};
 use segue_control::place;
 use segue_host::{process, sys};
 
+use self::failure::failure;
+pub(super) use self::failure::late;
 use super::handle::{Handle, KeptProcess};
 use super::lookup::Lookup;
 use super::notify::Notify;
 use super::placeholder::{self, Placeholder};
-use super::said::{Said, failure};
+use super::said::Said;
 use super::spec::{InstanceSpec, Kind as InstanceKind};
 use super::watch::{Watch, stalled};
 use crate::control_server::take_name;
@@ -625,12 +629,6 @@ impl Process {
             let _ = sys::kill(self.child.id(), libc::SIGKILL);
         }
     }
-}
-
-/// Returns the error for an instance that does not come up in time.
-pub(super) fn late(name: &str) -> Error {
-    Error::new(Kind::System, format!("{name} does not come up"), "segue doctor")
-        .why(format!("it did not report for {} s", START.as_secs()))
 }
 
 /// Returns the path of this program, even after its file was replaced by a newer one.

@@ -1,0 +1,20 @@
+//! Errors of an instance: what it reported before its end, and that it does not come up.
+
+use segue_control::error::{Error, Kind};
+use segue_control::protocol::Failure;
+
+use super::START;
+
+/// Returns the error for an instance that does not come up in time.
+pub(in crate::supervise) fn late(name: &str) -> Error {
+    Error::new(Kind::System, format!("{name} does not come up"), "segue doctor")
+        .why(format!("it did not report for {} s", START.as_secs()))
+}
+
+/// Returns the failure that an instance reported, with the name of the instance in front of the message.
+pub(super) fn failure(name: &str, failure: Failure) -> Error {
+    let Failure { message, why, hint, os_error, names_instance, .. } = failure;
+    let message = if message.is_empty() { "failed".to_owned() } else { message };
+    let message = if names_instance { message } else { format!("{name}: {message}") };
+    Error { why, os_error, ..Error::new(Kind::System, message, hint) }
+}
