@@ -100,6 +100,7 @@ check: ## form: format, lints, docs, layers, style, commits, licences, duplicate
 	tools/unsafe
 	tools/mutants --self-test
 	tools/fuzz-runs --self-test
+	tools/trust.d/04-errors --self-test >/dev/null
 	tools/trust.d/06-coverage --check
 	tools/judges --self-test
 	tools/trust.d/09-soak --self-test >/dev/null
