@@ -12,7 +12,7 @@ use segue_lan78xx::driver::{Config, Driver};
 use segue_lan78xx::model::{self, Model};
 use segue_lan78xx::usb::usbip::serve::Server;
 use segue_lan78xx::usb::usbip::{Client, Exported, ImportError, Phase, Record, Session, list};
-use segue_lan78xx::usb::{Request, Setup, Speed, Transfer, Transport};
+use segue_lan78xx::usb::{Error, Request, Setup, Speed, Transfer, Transport};
 
 /// Longest time that a test waits for an event.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -96,6 +96,8 @@ fn what_makes_no_sense_ends_the_connection_and_nothing_else() {
         ("an unknown command", [attached.clone(), words(&[5; 12])].concat()),
         ("a length past all bounds", [attached.clone(), submit(1, false, 2, 0x7fff_ffff, [0; 8])].concat()),
         ("a direction that is none", [attached.clone(), words(&[1, 1, 0, 2, 1, 0, 0, 0, 0, 0, 0, 0])].concat()),
+        ("an interrupt transfer without an interval", [attached.clone(), submit(1, true, 3, 16, [0; 8])].concat()),
+        ("an interval below 0", [attached.clone(), words(&[1, 1, 0, 1, 3, 0, 16, 0, 0, u32::MAX, 0, 0])].concat()),
         ("an endpoint that is none", [attached.clone(), words(&[1, 1, 0, 1, 16, 0, 0, 0, 0, 0, 0, 0])].concat()),
     ] {
         assert_eq!(talk(&bytes, 1000).1, Phase::Over, "{name}");
@@ -104,7 +106,8 @@ fn what_makes_no_sense_ends_the_connection_and_nothing_else() {
     assert_eq!((answer, phase), (vec![0x01, 0x11, 0, 3, 0, 0, 0, 1], Phase::Over), "a bus id that is not there");
     // Endpoints that the device does not have, and requests that it does not know.
     let stall = submit(3, true, 0, 4, [0xc0, 0x55, 0, 0, 0, 0, 4, 0]);
-    let (answer, phase) = talk(&[attached, submit(2, true, 4, 64, [0; 8]), stall].concat(), 1000);
+    let paced = words(&[1, 4, 0, 1, 3, 0, 16, 0, 0, 1, 0, 0]);
+    let (answer, phase) = talk(&[attached, submit(2, true, 4, 64, [0; 8]), stall, paced].concat(), 1000);
     assert_eq!(phase, Phase::Attached);
     let statuses: Vec<i32> =
         answer[320..].chunks(48).map(|one| i32::from_be_bytes(one[20..24].try_into().unwrap())).collect();
@@ -379,21 +382,94 @@ fn thirty_transfers_wait_while_control_goes_on_and_come_back_when_cancelled() {
     });
 }
 
-#[test]
-fn each_transfer_is_asked_back_once_by_a_client_whose_server_does_not_answer() {
-    use std::io::Read;
-    const MESSAGE: usize = 48;
+/// Length in bytes of a message without data.
+const MESSAGE: usize = 48;
+
+/// Returns a client that has imported a device, and the server's end of its connection.
+fn connected() -> (Client, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     near.set_nonblocking(true).unwrap();
-    let (mut far, _) = listener.accept().unwrap();
+    let (far, _) = listener.accept().unwrap();
+    far.set_read_timeout(Some(PATIENCE)).unwrap();
+    let record = Record::parse(&[&[0; 256][..], &b"1-1"[..], &[0; 29], &words(&[1, 2, 5]), &[0; 12]].concat()).unwrap();
+    (Client::of(near, record).unwrap(), far)
+}
+
+/// Submits a transfer of 64 bytes.
+fn lend(client: &mut Client, endpoint: u8) {
+    let request = Request { endpoint, tag: 0, len: 64, zero_packet: false };
+    client.submit(Transfer::allocate(64).unwrap().lend(request));
+}
+
+/// Waits for the result of a transfer.
+fn result(client: &mut Client) -> Result<usize, Error> {
+    let begin = Instant::now();
+    loop {
+        match client.reap() {
+            Some(done) => return done.result(),
+            None => assert!(begin.elapsed() < PATIENCE, "no transfer has come back"),
+        }
+        client.sleep(1_000_000);
+    }
+}
+
+#[test]
+fn the_interrupt_endpoint_is_asked_for_with_an_interval_that_linux_takes() {
+    use std::io::Read;
+    let (mut client, mut far) = connected();
+    for (endpoint, interval) in [(0x83, 8_u32), (0x81, 0)] {
+        lend(&mut client, endpoint);
+        let mut message = [0; MESSAGE];
+        far.read_exact(&mut message).unwrap();
+        assert_eq!(message[36..40], interval.to_be_bytes(), "{endpoint:#x}");
+    }
+}
+
+/// Tests that a transfer comes back by the reply to its UNLINK, as Linux's server ends one that has completed before it
+/// could be cancelled, and that its own reply of another server may still come.
+#[test]
+fn a_transfer_that_ends_by_the_reply_to_its_unlink_comes_back() {
+    use std::io::{Read, Write};
+    const COMPLETED: [u8; 64] = [7; 64];
+    let (mut client, mut far) = connected();
+    let mut number = 0;
+    // More of them than are remembered.
+    for _ in 0..100 {
+        for (status, expected) in [(0, Error::Cancelled), (-32, Error::Stall), (-104, Error::Cancelled)] {
+            for endpoint in [0x81, 2] {
+                let outgoing = if endpoint == 2 { COMPLETED.len() } else { 0 };
+                lend(&mut client, endpoint);
+                client.cancel(endpoint);
+                far.read_exact(&mut vec![0; 2 * MESSAGE + outgoing]).unwrap();
+                far.write_all(&words(&[4, number + 2, 0, 0, 0, status as u32, 0, 0, 0, 0, 0, 0])).unwrap();
+                assert_eq!(result(&mut client), Err(expected), "{endpoint:#x} {status}");
+                if status == 0 {
+                    far.write_all(&words(&[3, number + 1, 0, 0, 0, 0, 64, 0, 0, 0, 0, 0])).unwrap();
+                    far.write_all(&COMPLETED[outgoing..]).unwrap();
+                }
+                number += 2;
+            }
+        }
+    }
+    lend(&mut client, 0x81);
+    far.write_all(&[words(&[3, number + 1, 0, 0, 0, 0, 64, 0, 0, 0, 0, 0]), COMPLETED.to_vec()].concat()).unwrap();
+    assert_eq!(result(&mut client), Ok(64), "the connection goes on");
+    // The first one that ended with a stall is not remembered any more.
+    far.write_all(&words(&[3, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])).unwrap();
+    lend(&mut client, 0x81);
+    assert_eq!(result(&mut client), Err(Error::Gone));
+}
+
+#[test]
+fn each_transfer_is_asked_back_once_by_a_client_whose_server_does_not_answer() {
+    use std::io::Read;
+    let (mut client, mut far) = connected();
     let server = thread::spawn(move || {
         let mut bytes = Vec::new();
         far.read_to_end(&mut bytes).unwrap();
         bytes.len() / MESSAGE
     });
-    let record = Record::parse(&[&[0; 256][..], &b"1-1"[..], &[0; 29], &words(&[1, 2, 5]), &[0; 12]].concat()).unwrap();
-    let mut client = Client::of(near, record).unwrap();
     for tag in 0..30 {
         let request = Request { endpoint: 0x81, tag, len: 2048, zero_packet: false };
         client.submit(Transfer::allocate(2048).unwrap().lend(request));

@@ -1,228 +1,34 @@
 //! The client: a device on another machine as a [`Transport`].
 
 use std::collections::{HashMap, VecDeque};
-use std::fmt;
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use segue::time::Nanos;
 use segue_port::Interest;
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
+use crate::regs::endpoint;
 use crate::sys;
-use crate::usb::{Done, Error, Guard, Lent, Setup, Speed, Transfer, Transport, Verdict};
+use crate::usb::{Done, Error, Guard, Lent, Request, Setup, Speed, Transfer, Transport};
 
-use super::wire::{self, HEADER_LEN, Header, MAX_TRANSFER, OP_LEN, RECORD_LEN, Record, command, flag, op};
+use super::greeting::{Greeting, ImportError, request_operation};
+use super::wire::{self, HEADER_LEN, Header, MAX_TRANSFER, RECORD_LEN, Record, command, flag, op};
 
 /// Timeout of a control request, nanoseconds, as in Linux.
 const CONTROL_TIMEOUT: u64 = 5_000_000_000;
-/// Timeout of connecting and importing a device.
-const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pause before a wait after one that ended though the connection was not ready.
-const USELESS_PAUSE: Duration = Duration::from_millis(20);
-/// Pause after a wait for the server's answer to an operation, in which more of it comes.
-const GATHERING: Duration = Duration::from_millis(1);
 /// Pause after a read from the connection that returned nothing although poll(2) reported it ready.
 const FAILED_PAUSE: Duration = Duration::from_millis(5);
-/// Maximum number of devices in a server's list that are read.
-const MAX_DEVICES: u32 = 1024;
 /// Largest number of UNLINK requests without an answer. An honest server answers each, and the driver has fewer
 /// transfers.
 const MAX_UNLINKS: usize = 1024;
-
-/// The reason why a device could not be imported.
-#[derive(Debug)]
-pub enum ImportError {
-    /// The server could not be reached, or closed the connection.
-    Io(io::Error),
-    /// The server uses another protocol or version.
-    Protocol,
-    /// The server has no such device, or another client is using it.
-    Refused,
-    /// The server exports another device under the bus id, with these vendor and product ids.
-    Other((u16, u16)),
-    /// The device could not be configured (SET_CONFIGURATION 1).
-    Configuration(Error),
-    /// The device has a speed that no LAN78xx adapter has.
-    Speed(u32),
-}
-
-impl fmt::Display for ImportError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ImportError::Io(error) => write!(f, "{error}"),
-            ImportError::Protocol => f.write_str("no answer in USB/IP 1.1.1"),
-            ImportError::Refused => f.write_str("the server has no such device free"),
-            ImportError::Other((vendor, product)) => write!(f, "another device, {vendor:04x}:{product:04x}"),
-            ImportError::Configuration(error) => write!(f, "SET_CONFIGURATION 1: {error}"),
-            ImportError::Speed(speed) => write!(f, "a device of USB/IP speed {speed}"),
-        }
-    }
-}
-
-impl std::error::Error for ImportError {}
-
-impl From<io::Error> for ImportError {
-    fn from(error: io::Error) -> ImportError {
-        ImportError::Io(error)
-    }
-}
-
-/// A connection with one deadline for connecting and importing, however slowly the server answers.
-struct Greeting<'a> {
-    stream: TcpStream,
-    until: Instant,
-    guard: Option<&'a Guard>,
-}
-
-impl<'a> Greeting<'a> {
-    fn connect(server: impl ToSocketAddrs, guard: Option<&'a Guard>) -> io::Result<Greeting<'a>> {
-        let until = Instant::now() + GREETING_TIMEOUT;
-        let addresses: Vec<SocketAddr> = server.to_socket_addrs()?.collect();
-        let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
-        for (tried, address) in addresses.iter().enumerate() {
-            // An address that never answers leaves time for the others.
-            let share = left(until)? / (addresses.len() - tried) as u32;
-            match connect(*address, Instant::now() + share, guard) {
-                Ok(stream) => {
-                    stream.set_nodelay(true)?;
-                    super::watch(&stream)?;
-                    return Ok(Greeting { stream, until, guard });
-                }
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
-    }
-
-    /// Waits until the connection is ready, after a pause where a wait of the same call ended for nothing.
-    fn wait(&self, write: bool, has_waited: &mut bool) -> io::Result<()> {
-        if std::mem::replace(has_waited, true) {
-            thread::sleep(USELESS_PAUSE);
-        }
-        wait(&self.stream, write, self.until, self.guard)
-    }
-}
-
-/// Connects a non-blocking socket to the server.
-fn connect(address: SocketAddr, until: Instant, guard: Option<&Guard>) -> io::Result<TcpStream> {
-    let stream = TcpStream::from(Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?);
-    stream.set_nonblocking(true)?;
-    match SockRef::from(&stream).connect(&address.into()) {
-        Ok(()) => return Ok(stream),
-        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
-        Err(error) => return Err(error),
-    }
-    wait(&stream, true, until, guard)?;
-    stream.take_error()?.map_or(Ok(stream), Err)
-}
-
-/// Waits until the connection is readable, or with `write` writable.
-fn wait(stream: &TcpStream, write: bool, until: Instant, guard: Option<&Guard>) -> io::Result<()> {
-    loop {
-        let mut time = left(until)?;
-        let mut interests = vec![Interest { fd: stream.as_fd(), read: !write, write }];
-        if let Some(guard) = guard {
-            match guard.verdict() {
-                None => {}
-                Some(Verdict::Stopped) => {
-                    return Err(io::Error::new(ErrorKind::ConnectionAborted, "the connection was stopped"));
-                }
-                Some(Verdict::TooLong) => return Err(late()),
-            }
-            time = time.min(guard.left());
-            interests.push(guard.interest());
-        }
-        if sys::wait(&interests, Some(time))?.first() == Some(&true) {
-            return Ok(());
-        }
-    }
-}
-
-fn late() -> io::Error {
-    io::Error::new(ErrorKind::TimedOut, "the server did not answer in time")
-}
-
-/// Returns the time until `until`, or the error of a timeout.
-fn left(until: Instant) -> io::Result<Duration> {
-    let left = until.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err(late()) } else { Ok(left) }
-}
-
-impl Read for Greeting<'_> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let mut has_waited = false;
-        loop {
-            match self.stream.read(into) {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    self.wait(false, &mut has_waited)?;
-                    // A server that sends byte by byte has no wake-up for each.
-                    thread::sleep(GATHERING);
-                }
-                done => return done,
-            }
-        }
-    }
-}
-
-impl Write for Greeting<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let mut has_waited = false;
-        loop {
-            match self.stream.write(bytes) {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => self.wait(true, &mut has_waited)?,
-                done => return done,
-            }
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.stream.flush()
-    }
-}
-
-/// Sends an operation and returns the status of its reply.
-fn request_operation(stream: &mut Greeting<'_>, code: u16, rest: &[u8], answer: u16) -> Result<u32, ImportError> {
-    let mut request = Vec::with_capacity(OP_LEN + rest.len());
-    request.extend_from_slice(&wire::VERSION.to_be_bytes());
-    request.extend_from_slice(&code.to_be_bytes());
-    request.extend_from_slice(&[0; 4]);
-    request.extend_from_slice(rest);
-    stream.write_all(&request)?;
-    let mut head = [0; OP_LEN];
-    stream.read_exact(&mut head)?;
-    if wire::half(&head, 0) != wire::VERSION || wire::half(&head, 2) != answer {
-        return Err(ImportError::Protocol);
-    }
-    Ok(wire::word(&head, 4))
-}
-
-/// Returns the devices that a server exports.
-///
-/// # Errors
-/// See [`ImportError`].
-pub fn list(server: impl ToSocketAddrs) -> Result<Vec<Record>, ImportError> {
-    let mut stream = Greeting::connect(server, None)?;
-    if request_operation(&mut stream, op::REQ_DEVLIST, &[], op::REP_DEVLIST)? != 0 {
-        return Err(ImportError::Refused);
-    }
-    let mut count = [0; 4];
-    stream.read_exact(&mut count)?;
-    let mut records = Vec::new();
-    for _ in 0..u32::from_be_bytes(count).min(MAX_DEVICES) {
-        let mut bytes = [0; RECORD_LEN];
-        stream.read_exact(&mut bytes)?;
-        let record = Record::parse(&bytes).ok_or(ImportError::Protocol)?;
-        let mut interfaces = vec![0; 4 * usize::from(record.interfaces)];
-        stream.read_exact(&mut interfaces)?;
-        records.push(record);
-    }
-    Ok(records)
-}
+/// Interval of the interrupt endpoint, in frames of 1 ms, or above full speed in microframes of 125 us. Linux's server
+/// drops the connection if it is 0.
+const INTERRUPT_INTERVAL: u32 = 8;
+/// Largest number of transfers that ended by the reply to their UNLINK and whose own reply is still recognized.
+const MAX_ENDED: usize = 256;
 
 /// A request without a reply so far.
 #[derive(Debug)]
@@ -233,7 +39,8 @@ enum Waiting {
     Control(usize),
     /// A request to cancel a transfer.
     Unlink(u32),
-    /// A control request that has timed out; its reply is ignored.
+    /// A control request that has timed out, or a transfer that ended by the reply to its UNLINK, with the largest
+    /// length of its reply, which is ignored.
     Forgotten(usize),
 }
 
@@ -247,6 +54,8 @@ pub struct Client {
     waiting: HashMap<u32, Waiting>,
     /// Sequence numbers of transfers in the order of submission.
     order: VecDeque<u32>,
+    /// Sequence numbers of the last transfers that ended by the reply to their UNLINK.
+    ended: VecDeque<u32>,
     done: VecDeque<Transfer<Done>>,
     /// The reply to the control request in progress.
     answer: Option<Result<Vec<u8>, Error>>,
@@ -319,6 +128,7 @@ impl Client {
             next: 1,
             waiting: HashMap::new(),
             order: VecDeque::new(),
+            ended: VecDeque::new(),
             done: VecDeque::new(),
             answer: None,
             input: Vec::new(),
@@ -416,9 +226,7 @@ impl Client {
                     let Some(Waiting::Unlink(target)) = self.waiting.get(&header.seqnum) else { return None };
                     let target = *target;
                     self.waiting.remove(&header.seqnum);
-                    if wire::error_of(header.words[0] as i32) == Some(Error::Cancelled) {
-                        self.finish(target, Err(Error::Cancelled));
-                    }
+                    self.unlinked(target, wire::error_of(header.words[0] as i32));
                     at += HEADER_LEN;
                 }
                 _ => return None,
@@ -426,6 +234,26 @@ impl Client {
         }
         self.input.drain(..at);
         Some(())
+    }
+
+    /// Ends a transfer that still waits for its reply when that to its UNLINK arrives. Linux's server sends no other if
+    /// the transfer completed before it could be cancelled, and says how (0 for a success, without the data). Other
+    /// servers may still send the transfer's own reply.
+    fn unlinked(&mut self, number: u32, error: Option<Error>) {
+        let Some(Waiting::Transfer(transfer, _)) = self.waiting.get(&number) else { return };
+        let Request { endpoint, len, .. } = transfer.request();
+        self.finish(number, Err(error.unwrap_or(Error::Cancelled)));
+        if error == Some(Error::Cancelled) {
+            return;
+        }
+        self.waiting.insert(number, Waiting::Forgotten(if endpoint & 0x80 != 0 { len } else { 0 }));
+        self.ended.push_back(number);
+        if self.ended.len() > MAX_ENDED
+            && let Some(oldest) = self.ended.pop_front()
+            && let Some(Waiting::Forgotten(_)) = self.waiting.get(&oldest)
+        {
+            self.waiting.remove(&oldest);
+        }
     }
 
     /// Processes the reply to a transfer. Returns the length of its data, or `Some(None)` while they are incomplete.
@@ -560,8 +388,9 @@ impl Transport for Client {
             flags |= flag::ZERO_PACKET;
         }
         let outgoing = if is_in { &[][..] } else { transfer.outgoing() };
+        let interval = if request.endpoint == endpoint::INTERRUPT { INTERRUPT_INTERVAL } else { 0 };
         let mut message = Vec::with_capacity(HEADER_LEN + outgoing.len());
-        self.header(number, request.endpoint, [flags, request.len as u32, 0, 0, 0], [0; 8]).emit(&mut message);
+        self.header(number, request.endpoint, [flags, request.len as u32, 0, 0, interval], [0; 8]).emit(&mut message);
         message.extend_from_slice(outgoing);
         self.waiting.insert(number, Waiting::Transfer(transfer, false));
         self.order.push_back(number);

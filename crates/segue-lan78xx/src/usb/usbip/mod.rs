@@ -12,11 +12,13 @@ use std::time::Duration;
 use socket2::{SockRef, TcpKeepalive};
 
 mod client;
+mod greeting;
 pub mod serve;
 mod session;
 mod wire;
 
-pub use client::{Client, ImportError, list};
+pub use client::Client;
+pub use greeting::{ImportError, list};
 pub use session::{Exported, Phase, Session};
 pub use wire::{PORT, RECORD_LEN, Record};
 

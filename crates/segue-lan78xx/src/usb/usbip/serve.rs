@@ -241,13 +241,15 @@ impl Server {
         self.accept(now);
         self.model.advance(now);
         for connection in &mut self.connections {
-            let Connection { stream, session, .. } = &mut *connection;
-            if session.output().len() < MAX_OUTPUT && !read_input(stream, session, &mut self.model, &mut self.exported)
-            {
-                session.close(&mut self.model, &mut self.exported);
-            }
             if connection.is_attached() {
                 connection.since = now;
+            }
+            let Connection { stream, session, .. } = connection;
+            let is_open = session.output().len() >= MAX_OUTPUT
+                || read_input(stream, session, &mut self.model, &mut self.exported);
+            // Closed at once: a connection that is past its deadline is removed below with the device that it has.
+            if !is_open || session.phase() == Phase::Over {
+                session.close(&mut self.model, &mut self.exported);
             }
         }
         // Connections past their deadline do not have the device.
@@ -355,4 +357,54 @@ fn write_output(stream: &mut TcpStream, session: &mut Session) -> bool {
         }
     }
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model;
+    use crate::usb::usbip::wire;
+
+    /// Message with which a client imports the device.
+    fn import() -> Vec<u8> {
+        [&wire::VERSION.to_be_bytes()[..], &wire::op::REQ_IMPORT.to_be_bytes(), &[0; 4], &wire::bus_id_bytes("1-1")]
+            .concat()
+    }
+
+    /// A message whose command does not exist.
+    const NONSENSE: [u8; wire::HEADER_LEN] = [9; wire::HEADER_LEN];
+
+    /// Processes input until `done`, and afterwards sets the times of all connections back by more than their timeout.
+    fn until(server: &mut Server, done: impl Fn(&Server) -> bool) {
+        let begin = std::time::Instant::now();
+        while !done(server) {
+            assert!(begin.elapsed() < Duration::from_secs(60), "it never came");
+            server.step().unwrap();
+        }
+        let before = Nanos(segue_port::now().0.saturating_sub(GREETING_TIMEOUT + 1));
+        server.connections.iter_mut().for_each(|connection| connection.since = before);
+    }
+
+    #[test]
+    fn a_client_that_says_nothing_for_long_and_then_nonsense_leaves_the_device_free() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut server = Server::new(listener, "1-1", Model::new(model::Config::default()), None).unwrap();
+        for at_once in [false, true] {
+            let mut client = TcpStream::connect(address).unwrap();
+            if at_once {
+                until(&mut server, |server| !server.connections.is_empty());
+                client.write_all(&[&import()[..], &NONSENSE].concat()).unwrap();
+            } else {
+                client.write_all(&import()).unwrap();
+                until(&mut server, Server::is_attached);
+                client.write_all(&NONSENSE).unwrap();
+            }
+            until(&mut server, |server| server.connections.is_empty());
+            assert!(!server.is_attached(), "at once: {at_once}");
+        }
+        let mut client = TcpStream::connect(address).unwrap();
+        client.write_all(&import()).unwrap();
+        until(&mut server, Server::is_attached);
+    }
 }

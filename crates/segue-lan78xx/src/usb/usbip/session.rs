@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::model::descriptors::{BCD_DEVICE, CLASS};
 use crate::model::{Model, Outcome, TransferRequest};
-use crate::regs::VENDOR;
+use crate::regs::{VENDOR, endpoint};
 use crate::usb::{Error, Setup, Speed};
 
 use super::wire::{self, BUS_ID_LEN, ECONNRESET, HEADER_LEN, Header, MAX_TRANSFER, OP_LEN, Record, command, flag, op};
@@ -199,7 +199,7 @@ impl Session {
     }
 
     fn submit(&mut self, at: usize, header: &Header, model: &mut Model) -> usize {
-        let [flags, len, ..] = header.words;
+        let [flags, len, .., interval] = header.words;
         let len = len as usize;
         let is_in = header.direction == 1;
         if len > MAX_TRANSFER || header.direction > 1 || header.ep > 15 {
@@ -222,6 +222,11 @@ impl Session {
             return used;
         }
         let address = header.ep as u8 | if is_in { 0x80 } else { 0 };
+        if address == endpoint::INTERRUPT && interval as i32 <= 0 {
+            // Linux's server drops such a connection too: usb_submit_urb refuses the interval.
+            self.phase = Phase::Over;
+            return used;
+        }
         let wanted =
             if is_in { TransferRequest::In(len) } else { TransferRequest::Out(data, flags & flag::ZERO_PACKET != 0) };
         if self.waiting.contains_key(&header.seqnum) {
