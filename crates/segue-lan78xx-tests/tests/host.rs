@@ -14,7 +14,7 @@ use segue_lan78xx::regs::{self, Chip, mac_rx, request, rfe};
 use segue_lan78xx::usb::local::{Clock, Local};
 use segue_lan78xx::usb::{self, Setup, Speed, Transport};
 use segue_port::{Port, RxBatch};
-use support::{MAC, Meddled, Meddler, PEER, Rig, chip, datagram, ethernet, ip, local};
+use support::{MAC, Meddled, Meddler, PEER, Rig, chip, datagram, ethernet, ip, local, modes};
 
 const OTHER: [u8; 6] = [2, 9, 9, 9, 9, 9];
 const USUAL: Interface = Interface { up: true, mtu: 1500, mac: MAC, promiscuous: false };
@@ -274,7 +274,7 @@ fn another_chip_that_was_taken_all_the_same_is_given_back_and_shown() {
 
 #[test]
 fn a_faster_bus_gets_no_more_at_a_time_than_a_transfer_holds() {
-    for (from, to, packets) in [(Speed::High, Speed::Super, 16), (Speed::Super, Speed::High, 32)] {
+    for (from, to, packets) in [(Speed::High, Speed::Super, 16), (Speed::Super, Speed::High, 64)] {
         let mut rig = Rig::of(chip(from), Config::napi(from));
         assert_eq!(rig.model().register(regs::BURST_CAP), 32);
         rig.driver.on_gone(Box::new(move |_| {
@@ -285,5 +285,23 @@ fn a_faster_bus_gets_no_more_at_a_time_than_a_transfer_holds() {
         rig.driver.usb().sleep(1_100_000_000);
         rig.until(|rig| rig.driver.link().up);
         assert_eq!(rig.model().register(regs::BURST_CAP), packets);
+    }
+}
+
+#[test]
+fn the_largest_frames_still_arrive_on_a_slower_bus() {
+    for (mode, config) in modes(Speed::Super) {
+        let mut rig = Rig::of(chip(Speed::Super), Config { mtu: 9000, ..config });
+        rig.driver.on_gone(Box::new(|_| {
+            let clock = Clock::Still(segue::time::Nanos(10_000_000_000));
+            LookupResult::Back(Local::new(Model::new(chip(Speed::Full)), None, clock))
+        }));
+        rig.model().unplug();
+        rig.until(|rig| rig.driver.is_gone());
+        rig.driver.usb().sleep(1_100_000_000);
+        rig.until(|rig| rig.driver.link().up);
+        let frame = datagram(true, 1, 9000 - 28);
+        rig.model().receive(frame.clone());
+        assert!(rig.frames() == [frame], "{mode}: {:?}", rig.model().notes());
     }
 }

@@ -213,7 +213,7 @@ fn jumbo_frames_arrive_at_mtu_9000_and_longer_ones_do_not() {
 fn a_frame_as_large_as_a_whole_transfer_arrives_and_a_larger_one_is_not_cut() {
     for (mode, config) in modes(Speed::High) {
         // A header, this frame and its FCS fill three packets of 512 bytes.
-        let mut rig = Rig::new(Speed::High, Config { burst_cap: 3, mtu: 9000, ..config });
+        let mut rig = Rig::new(Speed::High, Config { burst_cap: 3 * 512, mtu: 9000, ..config });
         for (len, unfit) in [(1522, 0), (1521, 0), (1523, 1)] {
             rig.model().receive(datagram(true, 1, len - 42));
             rig.model().receive(datagram(true, 2, 100));

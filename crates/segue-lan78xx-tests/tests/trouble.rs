@@ -377,3 +377,43 @@ fn each_frame_of_a_train_that_is_lost_with_its_device_is_counted() {
         assert!(frames.len() == 1 && unpadded(&frames[0]) == datagram(true, 7, 900), "{mode}: {}", frames.len());
     }
 }
+
+#[test]
+fn a_device_that_gives_no_transfer_back_is_given_up_at_the_second_timeout_of_sending() {
+    for (mode, config) in modes(Speed::Super) {
+        let it = Far::default();
+        let (mut driver, mut rx) = far(config, &it);
+        it.keeps.set(true);
+        let mut tx = TxBatch::new();
+        let packet = load(&mut rx, &datagram(true, 1, 900), Csum::Unknown);
+        assert!(tx.push(packet, driver.limits()).is_ok());
+        driver.transmit(&mut tx).unwrap();
+        for (number, is_gone) in [(1, false), (2, true)] {
+            for _ in 0..51 {
+                driver.usb().sleep(100_000_000);
+                driver.receive(&mut rx, 64).unwrap();
+            }
+            assert_eq!((driver.numbers().tx_timeouts, driver.is_gone()), (number, is_gone), "{mode}");
+        }
+    }
+}
+
+#[test]
+fn the_interrupt_endpoint_is_restarted_after_a_halt() {
+    for (mode, config) in modes(Speed::Super) {
+        let mut rig = Rig::new(Speed::Super, config);
+        const SET_FEATURE: u8 = 3;
+        let index = u16::from(regs::endpoint::INTERRUPT);
+        let halt = usb::Setup { request_type: 2, request: SET_FEATURE, value: 0, index, length: 0 };
+        rig.model().control(halt, &[]).unwrap();
+        rig.until(|rig| rig.driver.numbers().halts == 1);
+        // The event that was lost with a failed transfer is looked for once.
+        rig.driver.usb().sleep(200_000_000);
+        rig.step();
+        let before = rig.model().notes();
+        rig.model().set_partner(None);
+        rig.until(|rig| !rig.driver.link().up);
+        let after = rig.model().notes();
+        assert_eq!((after.interrupts, rig.driver.numbers().halts), (before.interrupts + 1, 1), "{mode}");
+    }
+}

@@ -7,14 +7,16 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
+use std::time::Duration;
 
 use segue::packet::Csum;
 use segue::time::Nanos;
 use segue_lan78xx::driver::{Config, Driver, LookupResult};
-use segue_lan78xx::model::{Fault, LinkSpeed, Model, Partner};
+use segue_lan78xx::model::{self, Fault, LinkSpeed, Model, Partner};
+use segue_lan78xx::regs::endpoint;
 use segue_lan78xx::usb::local::{Clock, Local};
 use segue_lan78xx::usb::{self, Done, Lent, Setup, Speed, Transfer, Transport};
-use segue_port::{Port, RxBatch, TxBatch};
+use segue_port::{Interest, PollSet, Polled, Port, RxBatch, TxBatch};
 use support::{chip, datagram, load, local, modes};
 
 /// Duration of the phases with and without a fault, milliseconds.
@@ -240,4 +242,55 @@ fn each_error_of_each_call_is_counted_costs_little_and_ends() {
             }
         }
     }
+}
+
+/// Halts an endpoint of the model.
+fn halt(model: &mut Model, address: u8) {
+    const SET_FEATURE: u8 = 3;
+    let setup = Setup { request_type: 2, request: SET_FEATURE, value: 0, index: u16::from(address), length: 0 };
+    model.control(setup, &[]).unwrap();
+}
+
+#[test]
+fn a_device_whose_halt_cannot_be_cleared_for_five_seconds_is_given_up() {
+    for (mode, config) in modes(Speed::Super) {
+        for address in [endpoint::BULK_IN, endpoint::BULK_OUT, endpoint::INTERRUPT] {
+            let what = format!("{mode} {address:#x}");
+            let mut bench = Bench::new(config, Call::ClearHalt);
+            assert!(bench.works(), "{what}: before");
+            bench.plan.error.set(Some(usb::Error::Stall));
+            halt(bench.model(), address);
+            (0..4900).for_each(|_| bench.step());
+            let made = bench.plan.made.get();
+            assert!((40..60).contains(&made), "{what}: {made} attempts");
+            assert_eq!(bench.driver.numbers().unplugs, 0, "{what}");
+            (0..300).for_each(|_| bench.step());
+            assert_eq!((bench.driver.numbers().unplugs, bench.driver.numbers().halts), (1, 0), "{what}");
+            assert!(bench.works(), "{what}: afterwards");
+        }
+    }
+}
+
+#[test]
+fn a_halt_that_could_not_be_cleared_wakes_the_driver_for_the_next_attempt() {
+    const ATTEMPTS: u32 = 8;
+    let (error, made, failed) = (Cell::new(Some(usb::Error::Stall)), Cell::new(0), Cell::new(0));
+    let plan = Rc::new(Plan { call: Call::ClearHalt, error, made, failed, now: Cell::new(Nanos(1)) });
+    let model = Model::new(model::Config { negotiation: 1_000_000, ..chip(Speed::Super) });
+    let device = Failing::new(Local::new(model, None, Clock::System), &plan);
+    let mut driver = Driver::open(device, Config::napi(Speed::Super)).unwrap();
+    driver.up().unwrap();
+    let mut rx = RxBatch::new(256);
+    while !driver.link().up {
+        driver.usb().sleep(1_000_000);
+        driver.receive(&mut rx, 64).unwrap();
+    }
+    halt(&mut driver.usb().local.model, endpoint::BULK_IN);
+    while plan.made.get() < ATTEMPTS && !driver.is_gone() {
+        while driver.receive(&mut rx, 64).unwrap() != Polled::Idle {}
+        let mut set = PollSet::default();
+        set.add(&Interest::read(driver.fd()));
+        set.wait(Some(Duration::from_secs(10))).unwrap();
+    }
+    assert_eq!(plan.made.get(), ATTEMPTS, "{:?}", driver.numbers());
 }

@@ -59,8 +59,8 @@ pub struct Config {
     pub lso: Option<usize>,
     /// Whether received packets are to be merged by GRO. The driver does not do it; this tells its user.
     pub gro: bool,
-    /// BURST_CAP: size limit of a bulk-in transfer, in USB packets.
-    pub burst_cap: u8,
+    /// BURST_CAP: size limit of a bulk-in transfer, in bytes, so that it holds on a bus of any speed.
+    pub burst_cap: usize,
     /// BULK_IN_DLY: time for which a bulk-in transfer waits for more frames, in cycles of 60 MHz.
     pub bulk_in_delay: u16,
     /// The treatment of frames with a wrong checksum.
@@ -81,6 +81,8 @@ pub struct Config {
 
 /// Number of bytes of a transfer that a train with an Ethernet header cannot use: Linux's `TX_SKB_MIN_LEN`.
 const TRAIN_OVERHEAD: usize = 22;
+/// Length in bytes of the old driver's bulk-in transfers.
+const RX_LEN: usize = 12 << 10;
 /// Number of bytes that the old driver packed into a transfer.
 const PACKED: usize = 9000;
 /// Number of bytes that the old driver reserved for the headers of a train.
@@ -90,10 +92,10 @@ impl Config {
     /// Returns the configuration of the driver form with NAPI (Linux 5.17 and later): pools of transfers, filled
     /// transfers, a budget.
     pub const fn napi(speed: Speed) -> Config {
-        let (transfers, len, burst_cap) = match speed {
-            Speed::Super => (30, 32 << 10, 32),
-            Speed::High => (10, 16 << 10, 32),
-            Speed::Full => (10, 10 << 10, 160),
+        let (transfers, len) = match speed {
+            Speed::Super => (30, 32 << 10),
+            Speed::High => (10, 16 << 10),
+            Speed::Full => (10, 10 << 10),
         };
         Config {
             rx_transfers: transfers,
@@ -108,7 +110,7 @@ impl Config {
             kick: Kick::WhenIdle,
             lso: Some(len - TRAIN_OVERHEAD),
             gro: true,
-            burst_cap,
+            burst_cap: len,
             bulk_in_delay: 0x2000,
             checksum_errors: ChecksumErrors::Pass,
             strip_tags: true,
@@ -124,14 +126,13 @@ impl Config {
     /// completion, small bulk-out transfers, no budget, no GRO.
     pub const fn standard(speed: Speed) -> Config {
         // Its queues were limited in bytes, to 60 full Ethernet frames.
-        let (rx, tx, burst_cap) = match speed {
-            Speed::Super => (4, 4, 12),
-            Speed::High => (7, 59, 24),
-            Speed::Full => (4, 4, 192),
+        let (rx, tx) = match speed {
+            Speed::Super | Speed::Full => (4, 4),
+            Speed::High => (7, 59),
         };
         Config {
             rx_transfers: rx,
-            rx_transfer_len: 12 << 10,
+            rx_transfer_len: RX_LEN,
             copying: Copying::WholeTransfer,
             resubmit: Resubmit::OnCompletion,
             budget: None,
@@ -142,7 +143,7 @@ impl Config {
             kick: Kick::Always,
             lso: Some(PACKED - MAX_HEADER),
             gro: false,
-            burst_cap,
+            burst_cap: RX_LEN,
             bulk_in_delay: 0x0800,
             ..Config::napi(speed)
         }

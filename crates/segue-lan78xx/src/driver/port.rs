@@ -120,7 +120,7 @@ impl<T: Transport> Driver<T> {
             let memory = self.tx.is_starved().then(|| now.after(TRANSFER_RETRY));
             let stuck = self.tx.deadline().map(|since| since.after(TX_PATIENCE));
             let halted = self.halted_since.map(|since| since.after(HALT_PATIENCE));
-            let work = [self.statistics.due(), self.link_work, self.suspended_until, halted];
+            let work = [self.statistics.due(), self.link_work, self.suspended_until, halted, self.next_clear];
             let work = work.map(|at| at.filter(|_| self.is_up));
             let others = [self.chip.usb.deadline(), memory, stuck, self.follower.again];
             others.into_iter().chain(work).flatten().min()

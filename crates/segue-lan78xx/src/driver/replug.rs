@@ -22,7 +22,6 @@ impl<T: Transport> Driver<T> {
         self.let_go();
         self.statistics.stop();
         self.tx.lose(&mut self.numbers);
-        self.halted_since = None;
         self.link_failures = 0;
         self.next_lookup = Some(self.chip.usb.now().after(LOOKUP_INTERVAL));
         self.stranger = None;
@@ -100,6 +99,7 @@ impl<T: Transport> Driver<T> {
         // Transfers that the old transport never gave back are lost too.
         self.numbers.tx_errors += self.tx.forget();
         self.forget_received();
+        self.forget_halts();
         self.rx = Receiver::new(&self.config)?;
         self.tx = Transmitter::new(&self.config)?;
         self.interrupt = Some(Transfer::allocate(INTERRUPT_LEN)?);

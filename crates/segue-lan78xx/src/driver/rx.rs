@@ -13,7 +13,7 @@ use crate::frame::{ETHERNET_LEN, VLAN_LEN};
 use crate::regs::endpoint;
 use crate::usb::{self, Done, Request, Transfer, Transport};
 
-use super::{Copying, Driver, Error, Resubmit};
+use super::{Copying, Driver, Resubmit};
 
 /// Alignment of frames in a page, bytes.
 const ALIGN: usize = 64;
@@ -79,23 +79,6 @@ impl<T: Transport> Driver<T> {
     pub(super) fn forget_received(&mut self) {
         let dropped = self.rx.forget(self.config.checksum_errors);
         self.counters.drops.add_many(segue_port::Drop::DeviceDown, dropped);
-    }
-
-    /// Restarts halted endpoints once all of their transfers are back.
-    pub(super) fn recover(&mut self) {
-        if self.rx.halted {
-            if !self.rx.is_home() {
-                self.chip.usb.cancel(endpoint::BULK_IN);
-                self.reap();
-            }
-            if self.rx.is_home() && !self.gone {
-                let cleared = self.chip.usb.clear_halt(endpoint::BULK_IN);
-                self.rx.halted = cleared.is_err();
-                self.numbers.halts += u64::from(cleared.is_ok());
-                self.note(cleared.map_err(Error::Usb));
-            }
-        }
-        self.recover_out();
     }
 
     /// Delivers received packets, at most `budget`.

@@ -7,7 +7,7 @@ use crate::usb::{self, Done, Request, Transfer, Transport};
 
 use super::Error;
 use super::state::{Driver, INTERRUPT_LEN};
-use super::timing::{HALT_PATIENCE, LINK_FAILURES, LINK_RETRY, TRANSFER_RETRY, TX_PATIENCE};
+use super::timing::{CLEAR_RETRY, HALT_PATIENCE, LINK_FAILURES, LINK_RETRY, TRANSFER_RETRY, TX_PATIENCE};
 
 impl<T: Transport> Driver<T> {
     /// Processes completions, interrupts and timers.
@@ -41,9 +41,12 @@ impl<T: Transport> Driver<T> {
             }
             if self.tx.stuck_since(now).is_some_and(|since| since.after(TX_PATIENCE) <= now) {
                 self.numbers.tx_timeouts += 1;
-                self.chip.usb.cancel(endpoint::BULK_OUT);
-                self.tx.restart_clock(now);
-                self.reap();
+                if self.tx.time_out(now) {
+                    self.lose();
+                } else {
+                    self.chip.usb.cancel(endpoint::BULK_OUT);
+                    self.reap();
+                }
             }
             if self.statistics.due().is_some_and(|at| at <= now) {
                 let done = self.read_statistics();
@@ -58,15 +61,64 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Returns the time since which an endpoint has been halted whose transfers are not all back.
+    /// Restarts halted endpoints once all of their transfers are back.
+    fn recover(&mut self) {
+        for (is_halted, is_home, address) in [
+            (self.rx.halted, self.rx.is_home(), endpoint::BULK_IN),
+            (self.tx.halted, self.tx.is_home(), endpoint::BULK_OUT),
+        ] {
+            if is_halted && !is_home {
+                self.chip.usb.cancel(address);
+                self.reap();
+            }
+        }
+        let now = self.chip.usb.now();
+        if self.next_clear.is_some_and(|at| at > now) {
+            return;
+        }
+        self.next_clear = None;
+        if self.rx.halted && self.rx.is_home() {
+            self.rx.halted = !self.clear(endpoint::BULK_IN);
+        }
+        if self.tx.halted && self.tx.is_home() {
+            self.tx.halted = !self.clear(endpoint::BULK_OUT);
+        }
+        if self.interrupt_halted {
+            self.interrupt_halted = !self.clear(endpoint::INTERRUPT);
+        }
+    }
+
+    /// Clears the halt of an endpoint, and returns whether that has succeeded. After a failure the next attempt is made
+    /// after a pause.
+    fn clear(&mut self, address: u8) -> bool {
+        if self.gone {
+            return false;
+        }
+        let cleared = self.chip.usb.clear_halt(address);
+        let is_cleared = cleared.is_ok();
+        if is_cleared {
+            self.numbers.halts += 1;
+        } else {
+            self.next_clear = Some(self.chip.usb.now().after(CLEAR_RETRY));
+        }
+        self.note(cleared.map_err(Error::Usb));
+        is_cleared
+    }
+
+    /// Returns the time since which an endpoint has been halted.
     fn halted_since(&mut self) -> Option<Nanos> {
-        let waits = self.rx.halted && !self.rx.is_home() || self.tx.halted && !self.tx.is_home();
-        if !waits || self.gone {
+        let is_halted = self.rx.halted || self.tx.halted || self.interrupt_halted;
+        if !is_halted || self.gone {
             self.halted_since = None;
         } else if self.halted_since.is_none() {
             self.halted_since = Some(self.chip.usb.now());
         }
         self.halted_since
+    }
+
+    /// Forgets the halts of endpoints whose transfers are given up.
+    pub(super) fn forget_halts(&mut self) {
+        (self.interrupt_halted, self.halted_since, self.next_clear) = (false, None, None);
     }
 
     /// Counts a failed register access. The device is given up if it is gone, and also if it does not answer: each
@@ -106,10 +158,17 @@ impl<T: Transport> Driver<T> {
                     self.link_work = Some(self.chip.usb.now());
                 }
             }
-            Ok(_) => self.numbers.bad_interrupts += 1,
+            Ok(_) => {
+                self.numbers.bad_interrupts += 1;
+                self.miss_event();
+            }
             Err(usb::Error::Gone) => self.lose(),
             Err(usb::Error::Cancelled) => {}
-            Err(error) => self.suspend_submissions(error),
+            Err(error) => {
+                self.interrupt_halted = error == usb::Error::Stall;
+                self.suspend_submissions(error);
+                self.miss_event();
+            }
         }
         let cancelled = transfer.result() == Err(usb::Error::Cancelled);
         self.interrupt = Some(transfer.recycle());
@@ -118,9 +177,15 @@ impl<T: Transport> Driver<T> {
         }
     }
 
+    /// Has the link's state read soon: an interrupt transfer that failed may have had a change of it, and the chip
+    /// reports each event only once.
+    fn miss_event(&mut self) {
+        self.link_work.get_or_insert(self.chip.usb.now().after(LINK_RETRY));
+    }
+
     /// Submits the transfer for interrupt notifications.
     pub(super) fn listen(&mut self) {
-        let may = self.is_up && !self.gone && !self.is_suspended();
+        let may = self.is_up && !self.gone && !self.interrupt_halted && !self.is_suspended();
         if let Some(transfer) = self.interrupt.take_if(|_| may) {
             let request = Request { endpoint: endpoint::INTERRUPT, tag: 0, len: INTERRUPT_LEN, zero_packet: false };
             self.chip.usb.submit(transfer.lend(request));

@@ -9,6 +9,8 @@ use crate::usb::{self, Speed, Transport};
 use super::chip::Result;
 use super::{Driver, Error};
 
+/// Largest value of BURST_CAP, USB packets.
+const MAX_BURST_CAP: usize = 255;
 /// Longest time to stop a part of the chip: number of steps, and nanoseconds per step.
 const STOP: (u32, u64) = (100, 1_000_000);
 
@@ -25,8 +27,8 @@ impl<T: Transport> Driver<T> {
         self.chip.modify(regs::USB_CFG0, 0, usb_cfg0::BIR)?;
         self.set_latency()?;
         // A burst of the chip must not continue in the next transfer, also on a bus that has become faster.
-        let most = (self.config.rx_transfer_len / speed.max_packet()).max(1) as u32;
-        self.chip.write(regs::BURST_CAP, most.min(u32::from(self.config.burst_cap)))?;
+        let most = self.config.rx_transfer_len.min(self.config.burst_cap) / speed.max_packet();
+        self.chip.write(regs::BURST_CAP, most.clamp(1, MAX_BURST_CAP) as u32)?;
         self.chip.write(regs::BULK_IN_DLY, u32::from(self.config.bulk_in_delay))?;
         self.chip.modify(regs::HW_CFG, 0, hw_cfg::MEF | hw_cfg::CLK125_EN | hw_cfg::REFCLK25_EN)?;
         self.chip.modify(regs::USB_CFG0, 0, usb_cfg0::BCE)?;
@@ -160,7 +162,7 @@ impl<T: Transport> Driver<T> {
         }
         self.forget_received();
         self.tx.lose(&mut self.numbers);
-        self.halted_since = None;
+        self.forget_halts();
         self.statistics.stop();
         self.set_link(super::LinkState::default());
         stopped

@@ -39,14 +39,17 @@ pub struct Driver<T> {
     pub(super) rx: Receiver,
     pub(super) tx: Transmitter,
     pub(super) interrupt: Option<Transfer<Idle>>,
+    pub(super) interrupt_halted: bool,
     /// Time until which no receiving transfer is submitted.
     pub(super) suspended_until: Option<Nanos>,
     /// Time at which the link's state is to be read.
     pub(super) link_work: Option<Nanos>,
     /// Number of times in a row that reading it has failed.
     pub(super) link_failures: u32,
-    /// Time since which an endpoint has been halted whose transfers are not all back.
+    /// Time since which an endpoint has been halted.
     pub(super) halted_since: Option<Nanos>,
+    /// Time until which no halt is cleared, after a failure.
+    pub(super) next_clear: Option<Nanos>,
     pub(super) finder: Option<Finder<T>>,
     pub(super) next_lookup: Option<Nanos>,
     /// Vendor and product id of another device that was connected to the adapter's USB port.
@@ -116,10 +119,12 @@ impl<T: Transport> Driver<T> {
             rx,
             tx,
             interrupt: Some(Transfer::allocate(INTERRUPT_LEN)?),
+            interrupt_halted: false,
             suspended_until: None,
             link_work: None,
             link_failures: 0,
             halted_since: None,
+            next_clear: None,
             finder: None,
             next_lookup: None,
             stranger: None,

@@ -8,7 +8,10 @@ pub(super) const TRANSFER_RETRY: u64 = 10_000_000;
 /// Number of failures in a row to read the link's state after which a device that answers is given up and set up
 /// again.
 pub(super) const LINK_FAILURES: u32 = 5;
-/// Time that a halted endpoint's transfers may take to come back, nanoseconds, before the device is given up.
+/// Interval before clearing the halt of an endpoint again after a failure, nanoseconds.
+pub(super) const CLEAR_RETRY: u64 = 100_000_000;
+/// Time for which an endpoint may be halted, nanoseconds, before the device is given up: its transfers do not come
+/// back, or the halt cannot be cleared.
 pub(super) const HALT_PATIENCE: u64 = 5_000_000_000;
 /// Time without progress after which sending is restarted, nanoseconds, as in Linux.
 pub(super) const TX_PATIENCE: u64 = 5_000_000_000;

@@ -25,6 +25,8 @@ pub(super) struct Transmitter {
     /// Tags of the transfers under way, and the number of frames in each.
     pub(super) lent: Vec<(u32, u32)>,
     pub(super) since: Option<Nanos>,
+    /// Whether sending has timed out and no transfer has come back since.
+    pub(super) timed_out: bool,
     pub(super) halted: bool,
     pub(super) next_tag: u32,
     /// Buffer for a unit in one piece, to be processed in software.
@@ -50,6 +52,7 @@ impl Transmitter {
             open: None,
             lent: Vec::new(),
             since: None,
+            timed_out: false,
             halted: false,
             next_tag: 0,
             scratch: Vec::new(),
@@ -73,8 +76,16 @@ impl Transmitter {
         self.since.filter(|_| !self.lent.is_empty())
     }
 
+    /// Restarts the timeout of sending when a transfer has come back.
     pub(super) fn restart_clock(&mut self, now: Nanos) {
+        (self.since, self.timed_out) = (Some(now), false);
+    }
+
+    /// Restarts the timeout of sending when it has passed; returns whether it has passed before and no transfer has
+    /// come back since.
+    pub(super) fn time_out(&mut self, now: Nanos) -> bool {
         self.since = Some(now);
+        std::mem::replace(&mut self.timed_out, true)
     }
 
     pub(super) fn is_starved(&self) -> bool {

@@ -12,7 +12,7 @@ use crate::regs::endpoint;
 use crate::usb::{self, Done, Request, Transfer, Transport};
 
 use super::transmitter::{OpenTransfer, Transmitter};
-use super::{Driver, Error, Kick};
+use super::{Driver, Kick};
 
 /// Length in bytes of the largest frame that the chip sends uncut, without FCS and with two tags: that of the largest
 /// MTU. The chip has to hold such a frame in its 12 KiB FIFO as a whole.
@@ -78,7 +78,7 @@ impl<T: Transport> Driver<T> {
         let tag = transfer.request().tag;
         let place = self.tx.lent.iter().position(|(lent, _)| *lent == tag);
         let frames = place.map_or(0, |place| self.tx.lent.remove(place).1);
-        self.tx.since = Some(self.chip.usb.now());
+        self.tx.restart_clock(self.chip.usb.now());
         match transfer.result() {
             Ok(_) => {}
             Err(error) => {
@@ -92,22 +92,6 @@ impl<T: Transport> Driver<T> {
         }
         if !self.config.tx_fresh && self.tx.idle.len() < self.tx.total {
             self.tx.idle.push(transfer.recycle());
-        }
-    }
-
-    pub(super) fn recover_out(&mut self) {
-        if !self.tx.halted {
-            return;
-        }
-        if !self.tx.is_home() {
-            self.chip.usb.cancel(endpoint::BULK_OUT);
-            self.reap();
-        }
-        if self.tx.is_home() && !self.gone {
-            let cleared = self.chip.usb.clear_halt(endpoint::BULK_OUT);
-            self.tx.halted = cleared.is_err();
-            self.numbers.halts += u64::from(cleared.is_ok());
-            self.note(cleared.map_err(Error::Usb));
         }
     }
 
