@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use segue_lab::Family::{self, V4, V6};
 use segue_lab::{Host, LinkForm, Peer};
-use segue_tests::{Carrier, Ground, Inside, Pair, Random, Shape, Stat, Tunnel, skip, sys, test_name, traffic};
+use segue_tests::flood::Stations;
+use segue_tests::{Carrier, Ground, Inside, Pair, Random, Shape, Stat, Tunnel, skip, sys, test_name, traffic, wire};
 
 const FILE_LEN: usize = 1 << 20;
 /// MTU of the router's link to B.
@@ -210,6 +211,54 @@ fn senders_in_vxlan_with_an_mtu_that_never_fitted_cause_no_fragments() {
 #[test]
 fn senders_are_told_the_path_mtu_that_the_kernel_learned_before_the_tunnel_started() {
     recovers(test_name!(), V4, "mode gre encap gue mtu 1464", Case { again: true, ..PLAIN });
+}
+
+/// Tests that the sender of a tagged frame is told what the tag leaves. A VLAN over the tunnel's interface sends such
+/// frames: it has the tunnel's MTU although its frames are longer. With the identifier 0 a host takes the frame for its
+/// own even if it has no VLAN.
+#[test]
+fn senders_in_tagged_frames_learn_what_the_tag_leaves_of_the_path_mtu() {
+    for (words, mtu) in [("mode gretap", 1462_usize), ("mode vxlan id 1 dstport 4789 df set", 1450)] {
+        let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["ping"]) else { return };
+        let mut tunnels = Vec::new();
+        for (host, near, far, end) in [(&ground.a, Peer::A, Peer::B, 1), (&ground.b, Peer::B, Peer::A, 2)] {
+            let (local, remote) = (near.address(0, V4), far.address(0, V4));
+            let addresses = format!("addr {}/24 addr {}/64", inner(V4, end), inner(V6, end));
+            let line = format!("dev sg1 local {local} remote {remote} {words} {addresses}");
+            tunnels.push(Tunnel::start(host, &ground.program, &line.split(' ').map(String::from).collect::<Vec<_>>()));
+        }
+        let stations = Stations::between((&ground.a, "sg1"), (&ground.b, "sg1"));
+        let frames = traffic::inside(&ground.a, || sys::packet_socket("sg1")).unwrap();
+        for (family, header) in [(V4, 20), (V6, 40)] {
+            let (a, b) = (inner(family, 1), inner(family, 2));
+            segue_lab::reach((&ground.a, a), (&ground.b, b), Duration::from_secs(5)).unwrap();
+            let near = traffic::socket(traffic::Place { host: &ground.a, address: a });
+            let far = traffic::socket(traffic::Place { host: &ground.b, address: b });
+            sys::forbid_fragments(&near).unwrap();
+            let ports = [&near, &far].map(|socket| socket.local_addr().unwrap().port());
+            let send = |len: usize| {
+                let packet =
+                    wire::udp_packet((a, ports[0]), (b, ports[1]), &vec![1; len - header - 8], 0, false).packet;
+                let kind: [u8; 2] = if family == V4 { [8, 0] } else { [0x86, 0xdd] };
+                let frame = [&stations.to[..], &stations.from, &[0x81, 0, 0, 0], &kind, &packet].concat();
+                sys::send_frame(&frames, &frame).unwrap();
+            };
+            let long = vec![1; mtu - 3 - header - 8];
+            let is_told = (0..200).any(|_| {
+                send(mtu);
+                thread::sleep(Duration::from_millis(20));
+                let error = near.send_to(&long, (b, ports[1] ^ 1)).err();
+                error.is_some_and(|error| error.raw_os_error() == Some(libc::EMSGSIZE))
+            });
+            assert!(is_told, "IPv{family}, {words}: a sender of {mtu} bytes hears nothing");
+            near.send_to(&long[3..], (b, ports[1] ^ 1)).unwrap_or_else(|error| panic!("{words}: {error} for less"));
+            send(mtu - 4);
+            let (len, from) = far.recv_from(&mut [0; 2000]).unwrap();
+            assert_eq!((len, from.port()), (mtu - 4 - header - 8, ports[0]), "IPv{family}, {words}");
+        }
+        let drops = Stat::read(&ground.a, &ground.program, "sg1").drops();
+        assert_eq!(drops.get("too_big"), None, "lost without a word: {drops:?}");
+    }
 }
 
 /// Returns the number of descriptors on which the thread that judges HEALTH waits by ppoll(2), while it does.

@@ -274,9 +274,16 @@ impl Port for UdpPort {
             query(socket.as_fd())
         });
         // With several paths each socket learns the MTU of its own; one that is not connected does not report it. Until
-        // it sends its next packet it may still hold a route that is gone, with the MTU of no device.
-        let sending = self.slots.iter().filter(|slot| !slot.names_peer);
-        sending.filter_map(|slot| query(slot.fd.as_fd())).filter(|mtu| *mtu >= least).chain(asked).min()
+        // it sends its next packet, it may still hold a route that is gone, with a smaller MTU or that of no device.
+        let sending = self.slots.iter().filter(|slot| !slot.names_peer).filter_map(|slot| {
+            let mtu = query(slot.fd.as_fd())?;
+            if asked.is_none_or(|asked| mtu >= asked) {
+                return Some(mtu);
+            }
+            sys::connect(slot.fd.as_fd(), self.config.peer).ok()?;
+            query(slot.fd.as_fd())
+        });
+        sending.filter(|mtu| *mtu >= least).chain(asked).min()
     }
 
     fn extras(&self, put: &mut dyn FnMut(Extra, &'static str, u64)) {

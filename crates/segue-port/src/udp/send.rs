@@ -9,6 +9,8 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use segue::wire::{ipv4, ipv6, udp};
+
 use super::UdpPort;
 #[cfg(test)]
 use super::schedule::Attempt;
@@ -16,7 +18,7 @@ use super::schedule::{Run, RunKey, Schedule};
 use super::sockets::set_fragmenting;
 use crate::batch::{TxBatch, TxUnit};
 use crate::messages::Outgoing;
-use crate::port::{Drop, Fallback, OffloadState, Sent};
+use crate::port::{Drop, Fallback, OffloadState, Port, Sent};
 use crate::sys::{self, MAX_IOV, MAX_MESSAGES};
 
 /// Largest UDP payload of an IPv4 packet, and of an IPv6 packet.
@@ -269,8 +271,9 @@ impl UdpPort {
     fn note_refusal(&mut self, schedule: &mut Schedule, run: Run, error: &io::Error) {
         let (errno, fallback) = match error.raw_os_error() {
             Some(errno @ libc::EIO) => (errno, Fallback::UdpSegmentIo),
-            Some(errno @ libc::EINVAL) => (errno, Fallback::UdpSegmentInvalid),
-            Some(libc::EMSGSIZE) => {
+            // Older kernels say so of datagrams that exceed the path MTU too.
+            Some(errno @ libc::EINVAL) if !self.exceeds_path(run) => (errno, Fallback::UdpSegmentInvalid),
+            Some(libc::EMSGSIZE | libc::EINVAL) => {
                 self.counters.fallbacks.add(Fallback::UdpSegmentSize);
                 schedule.oversize = Some((run.len, OVERSIZE_RUNS));
                 return;
@@ -283,6 +286,12 @@ impl UdpPort {
             notice!(warn, id = "offload", peer = %self.config.peer, %error, "UDP_SEGMENT is refused; datagrams are sent one by one");
         }
         self.retry = Some(Instant::now() + RETRY);
+    }
+
+    /// Returns whether the datagrams of a run are longer than the path takes in one packet.
+    fn exceeds_path(&self, run: Run) -> bool {
+        let ip_len = if self.config.peer.is_ipv4() { ipv4::MIN_LEN } else { ipv6::LEN };
+        self.path_mtu(run.key.to).is_some_and(|mtu| ip_len + udp::LEN + run.len > mtu)
     }
 
     /// Retries a datagram whose send failed if the error may belong to an earlier one; otherwise drops and counts it.

@@ -334,9 +334,12 @@ fn a_full_queue_blocks_and_loses_nothing() {
 fn datagrams_too_long_for_runs_are_fragmented_and_df_ones_counted() {
     let Some(()) = testing::namespace() else { return };
     testing::ip("link set lo mtu 1500");
-    for ip in [V4, V6] {
+    for (ip, is_older) in [(V4, false), (V6, false), (V4, true), (V6, true)] {
         let mut rx = receiver(ip, |_| {});
         let mut tx = sender(&rx, |_| {});
+        if is_older {
+            tx.inject = Some(|attempt| (attempt.segments > 1).then_some(libc::EINVAL));
+        }
         let (mut pages, mut batch, mut into) = (PagePool::new(64), TxBatch::new(), RxBatch::new(64));
         for round in 0..2 {
             for seed in 0..6 {
@@ -361,6 +364,24 @@ fn datagrams_too_long_for_runs_are_fragmented_and_df_ones_counted() {
         send_all(&mut tx, &mut batch);
         assert_eq!(collect(&mut rx, &mut into, 1)[0].0[4..], bytes(1000, 9));
         assert_eq!((tx.counters().drops.of(Drop::TooBig), tx.counters().drops.total()), (3, 3), "{ip}");
+    }
+}
+
+#[test]
+fn a_socket_that_sends_nothing_does_not_keep_the_path_mtu_of_a_route_that_is_gone() {
+    let Some(()) = testing::namespace() else { return };
+    for (near, rest, far) in [("198.18.0.1", "/32", "198.18.0.2"), ("2001:db8::1", "/64 nodad", "2001:db8::2")] {
+        testing::ip(&format!("addr add dev lo {near}{rest}"));
+        testing::ip(&format!("route add {far} dev lo mtu 1300"));
+        let near: IpAddr = near.parse().unwrap();
+        if let IpAddr::V6(near) = near {
+            testing::wait_for_local(near);
+        }
+        let port = UdpPort::open(UdpConfig::new(near, 0, SocketAddr::new(far.parse().unwrap(), 9))).unwrap();
+        for mtu in [1300, 1400, 1350] {
+            testing::ip(&format!("route change {far} dev lo mtu {mtu}"));
+            assert_eq!(port.path_mtu(0), Some(mtu), "{far}");
+        }
     }
 }
 

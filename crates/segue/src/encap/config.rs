@@ -252,7 +252,7 @@ impl Config {
     }
 
     /// Returns the number of bytes added to an inner IP packet when sending, for the MTU of the inside: 20 to 90. An
-    /// inner Ethernet header counts, VLAN tags do not.
+    /// inner Ethernet header counts; VLAN tags do not, since only [`fit`](super::fit) knows how many a frame has.
     ///
     /// With remote checksum offload its 8 bytes are always counted, although packets with a complete checksum go
     /// without (Linux counts the same way).

@@ -33,7 +33,7 @@ pub use fdb::{Destination, Fdb, Mac};
 pub use identity::Identity;
 pub use receive::{DecapRefusal, Decapsulator, OuterCsum, Received};
 pub use send::{EncapRefusal, Encapsulator};
-pub use too_big::{Fit, fit, too_big};
+pub use too_big::{Fit, fit, is_to_group, too_big};
 
 #[cfg(test)]
 mod tests;

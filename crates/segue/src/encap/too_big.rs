@@ -22,10 +22,12 @@ pub enum Fit {
     TooBig(usize),
 }
 
-/// Checks whether `packet`, or each segment of a train, fits in `mtu` bytes of IP. An IPv6 sender is never told less
-/// than 1280 bytes.
+/// Checks whether `packet`, or each segment of a train, fits in `mtu` bytes of IP, less the VLAN tags in front of it.
+/// An IPv6 sender is never told less than 1280 bytes.
 pub fn fit<B: AsRef<[u8]>>(packet: &Packet<B>, mtu: usize) -> Fit {
     let Some(ip) = packet.layout.outer_ip() else { return Fit::Fits };
+    // In front of IP there is nothing, or an Ethernet header, which the overhead contains, and tags, which it does not.
+    let mtu = mtu.saturating_sub(ip.start().saturating_sub(ethernet::LEN));
     let size = match packet.offload.unit {
         crate::packet::Unit::Train { gso, .. } => packet.layout.header_len() - ip.start() + usize::from(gso.size),
         crate::packet::Unit::Whole(_) => packet.layout.end().saturating_sub(ip.start()),
@@ -41,8 +43,16 @@ pub fn fit<B: AsRef<[u8]>>(packet: &Packet<B>, mtu: usize) -> Fit {
     if df { Fit::TooBig(mtu) } else { Fit::Fragment }
 }
 
+/// Returns whether a packet is in a frame to a group of stations, about which no error may be sent (RFC 1812, section
+/// 4.3.2.7; RFC 4443, section 2.4 (e.4)).
+pub fn is_to_group<B: AsRef<[u8]>>(packet: &Packet<B>) -> bool {
+    let is_frame = packet.layout.outer_ip().is_some_and(|ip| ip.start() >= ethernet::LEN);
+    is_frame && packet.head.bytes().first_chunk().is_some_and(|to| ethernet::is_group(*to))
+}
+
 /// Writes the error for `packet` to `out`, after the packet's link headers with swapped addresses, and returns its
-/// length; `None` if no error may be sent ([`may_answer_v4`], [`may_answer_v6`]), or if `out` is too short.
+/// length; `None` if no error may be sent ([`may_answer_v4`], [`may_answer_v6`], [`is_to_group`]), or if `out` is too
+/// short.
 ///
 /// Its source is the packet's own destination, the one address that is known to be beyond the tunnel.
 pub fn too_big<B: AsRef<[u8]>>(packet: &Packet<B>, mtu: usize, out: &mut [u8]) -> Option<usize> {
@@ -61,7 +71,7 @@ pub fn too_big<B: AsRef<[u8]>>(packet: &Packet<B>, mtu: usize, out: &mut [u8]) -
     packet.payload.copy_to(0..quoted_len - in_head, &mut quote[in_head..]);
 
     let may = if is_v4 { may_answer_v4(quote) } else { may_answer_v6(quote) };
-    if !may {
+    if !may || is_to_group(packet) {
         return None;
     }
     let (src, dst) = if is_v4 { (ipv4::SRC, ipv4::DST) } else { (ipv6::SRC, ipv6::DST) };

@@ -5,7 +5,7 @@ use segue_testkit::flow::Sender;
 use segue_testkit::oracle;
 
 use super::*;
-use crate::encap::{Fit, fit, too_big};
+use crate::encap::{Fit, fit, is_to_group, too_big};
 
 fn loaded(bytes: &[u8], start: Start) -> Packet<Vec<u8>> {
     let mut packet = Packet::default();
@@ -91,4 +91,44 @@ fn which_sources_get_an_error_and_which_packets_are_fragmented() {
     }
     let short = Sender::udp(Ip::V4(V4::new(1, 1, 2)), 1).send(1000, 0).bytes();
     assert_eq!(too_big(&loaded(&short, Start::Ip), 500, &mut [0; 100]), None);
+}
+
+#[test]
+fn the_tags_of_a_frame_take_their_share_of_the_path_mtu() {
+    const MTU: usize = 1462;
+    let may = V4 { df: false, ..V4::new(1, 1, 2) };
+    for tags in [vec![], vec![(0x8100, 5)], vec![(0x88a8, 5), (0x8100, 6)]] {
+        let left = MTU - 4 * tags.len();
+        let link = Ethernet { dst: [2; 6], src: [4; 6], tags };
+        for size in [MTU, MTU - 3, MTU - 4, MTU - 8, MTU + 1] {
+            let frame = |ip: Ip, header: usize| link.wrap(&Sender::udp(ip, 1).send(size - header - 8, 0).bytes());
+            let fits = |frame: &[u8], mtu| fit(&loaded(frame, Start::Ethernet), mtu);
+            for (ip, header, otherwise) in [
+                (Ip::V4(V4::new(1, 1, 2)), 20, Fit::TooBig(left)),
+                (Ip::V4(may.clone()), 20, Fit::Fragment),
+                (Ip::V6(V6::new(1, 1, 2)), 40, Fit::TooBig(left)),
+            ] {
+                let expected = if size <= left { Fit::Fits } else { otherwise };
+                assert_eq!(fits(&frame(ip, header), MTU), expected, "{size} behind {:?}", link.tags);
+            }
+            // What an IPv6 sender must be allowed to send is fragmented outside.
+            assert_eq!(fits(&frame(Ip::V6(V6::new(1, 1, 2)), 40), 1280), Fit::TooBig(1280), "{:?}", link.tags);
+        }
+    }
+}
+
+#[test]
+fn no_error_is_sent_about_a_packet_in_a_frame_to_a_group() {
+    for (dst, may) in [([2; 6], true), ([0xff; 6], false), ([1, 0, 0x5e, 0, 0, 1], false), ([0x33; 6], false)] {
+        for ip in [Ip::V4(V4::new(1, 1, 2)), Ip::V6(V6::new(1, 1, 2))] {
+            let packet = Sender::udp(ip, 1).send(1400, 0).bytes();
+            for tags in [vec![], vec![(0x8100, 5)]] {
+                let frame = loaded(&Ethernet { dst, src: [4; 6], tags }.wrap(&packet), Start::Ethernet);
+                assert_eq!(is_to_group(&frame), !may, "{dst:x?}");
+                assert_eq!(too_big(&frame, 1300, &mut [0; 2000]).is_some(), may, "{dst:x?}");
+            }
+            // Without an Ethernet header there is no such address: an IPv4 packet may begin with an odd byte.
+            assert!(!is_to_group(&loaded(&packet, Start::Ip)));
+        }
+    }
 }
