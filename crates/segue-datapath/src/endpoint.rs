@@ -8,13 +8,22 @@ use segue::gso;
 use segue::gso::{Arena, Limits, Refusal};
 use segue::packet::{Frame, Gso, Kind, Packet, Tunnels, Unit};
 use segue::reason::Counts;
-use segue_port::{Blocked, Extra, Page, Polled, Port, RxBatch, Sent, TxBatch};
+use segue_port::{Blocked, Extra, MIN_PAGE_LEN, Page, PageMut, PagePool, Polled, Port, RxBatch, Sent, TxBatch};
 
 use crate::board::{Group, Sink, Stage};
 use crate::ingress::{Ingress, Traffic, packets};
 use crate::napi::Polls;
 use crate::pipeline::Interest;
 use crate::tuning::{EgressSettings, is_verified_tcp, without_trains};
+
+/// Largest number of replies that wait to be sent.
+const MOST_REPLIES: usize = 256;
+
+/// Returns memory for what a tunnel sends by itself: ICMP errors, and replies to probes. One of them must not occupy a
+/// page, which is as long as many packets, that packets are received into.
+pub(crate) fn reply_pages() -> PagePool {
+    PagePool::with_page_len(MOST_REPLIES, MIN_PAGE_LEN)
+}
 
 /// A port with the packets that wait to leave through it.
 pub(crate) struct Endpoint {
@@ -222,6 +231,12 @@ impl Endpoint {
                 self.push(packet, rx, drops);
             }
         }
+    }
+
+    /// Returns a page for a reply that leaves through this port; `None` where too many of them wait, or none is taken
+    /// since the port is blocked.
+    pub(crate) fn reply_page(&self, pages: &mut PagePool) -> Option<PageMut> {
+        if self.blocked { None } else { pages.take() }
     }
 
     /// Queues a packet like [`push`](Self::push), with a path MTU that may be below the link's.

@@ -7,7 +7,7 @@ use segue::encap::{self, Fit, Mac};
 use segue::packet::{Frag, Kind, Packet, Start, Tunnels, Unit};
 use segue::time::Nanos;
 use segue::wire::{ethernet, ipv4, ipv6};
-use segue_port::Page;
+use segue_port::{Page, PageMut};
 
 use super::counts::Dropped;
 use super::pipeline::Overlay;
@@ -148,9 +148,8 @@ impl Overlay {
         self.drops.add_many(reason, packets(&packet));
         let kind = icmp::kind_of(&packet, DropReason::NoRoute);
         if let (Some(kind), Some(sender)) = (kind, address(&packet, true))
-            && self.may_tell(kind, sender, now)
+            && let Some(mut page) = self.reply_page(kind, sender, now)
             && let Some(bytes) = icmp::error(&packet, DropReason::NoRoute, 0, to, &mut self.scratch)
-            && let Some(mut page) = self.rx.pages.take()
         {
             let len = bytes.len();
             page.bytes_mut()[..len].copy_from_slice(&bytes);
@@ -164,8 +163,8 @@ impl Overlay {
         self.drops.add_many(Dropped::PathMtu, packets(&packet));
         let kind = icmp::kind_of(&packet, DropReason::TooBig);
         if let (Some(kind), Some(sender)) = (kind, address(&packet, true))
-            && self.may_tell(kind, sender, now)
-            && let Some(mut page) = self.rx.pages.take()
+            && !encap::is_to_group(&packet)
+            && let Some(mut page) = self.reply_page(kind, sender, now)
             && let Some(len) = encap::too_big(&packet, mtu, page.bytes_mut())
         {
             self.answer(page.freeze(len));
@@ -173,10 +172,11 @@ impl Overlay {
         self.rx.pool.put(packet);
     }
 
-    fn may_tell(&mut self, kind: ErrorKind, sender: IpAddr, now: Nanos) -> bool {
-        let may = self.limits.take(kind, sender, now);
-        self.errors[1] += u64::from(!may);
-        may
+    /// Returns a page for an ICMP error to `sender`, where the rate limit allows one and the interface takes it.
+    fn reply_page(&mut self, kind: ErrorKind, sender: IpAddr, now: Nanos) -> Option<PageMut> {
+        let page = self.inside.reply_page(&mut self.replies).filter(|_| self.limits.take(kind, sender, now));
+        self.errors[1] += u64::from(page.is_none());
+        page
     }
 
     /// Queues an ICMP error on the interface.

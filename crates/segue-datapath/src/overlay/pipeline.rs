@@ -8,13 +8,13 @@ use segue::gso::{self, Frames};
 use segue::hash::Key;
 use segue::reason::Counts;
 use segue::time::Nanos;
-use segue_port::{Page, Polled, Port, RxBatch};
+use segue_port::{Page, PagePool, Polled, Port, RxBatch};
 
 use super::counts::Dropped;
 use super::swap::TableReceiver;
 use super::table::{QueryLimit, Table};
 use crate::board::{Group, Sink, Stage};
-use crate::endpoint::{self, Endpoint};
+use crate::endpoint::{self, Endpoint, reply_pages};
 use crate::icmp::ErrorLimits;
 use crate::ingress::{Ingress, Traffic};
 use crate::knobs::{Dial, Knobs};
@@ -116,6 +116,8 @@ pub struct Overlay {
     pub(super) frames: bool,
     pub(super) mac: [u8; 6],
     pub(super) rx: RxBatch,
+    /// Pages for ICMP errors.
+    pub(super) replies: PagePool,
     pub(super) gro: Option<Gro<Page>>,
     pub(super) joins: bool,
     pub(super) settings: Vec<Settings>,
@@ -128,7 +130,8 @@ pub struct Overlay {
     pub(super) drops: Counts<Dropped>,
     pub(super) encap_drops: Counts<EncapRefusal>,
     pub(super) split_drops: Counts<gso::Refusal>,
-    /// Numbers of ICMP errors that were sent, and of those that the rate limit suppressed.
+    /// Numbers of ICMP errors that were sent, and of those that were not, for the rate limit or since the interface did
+    /// not take them.
     pub(super) errors: [u64; 2],
     pub(super) limits: ErrorLimits,
     pub(super) scratch: Frames,
@@ -141,6 +144,8 @@ pub struct Overlay {
     taken: u64,
     /// Whether GRO may hold packets.
     is_due: bool,
+    /// Whether a port lacked pages to receive into, since packets that GRO holds occupy them.
+    is_starved: bool,
     round_robin: RoundRobin,
     /// Index of the listener that is read first in the next round.
     turn: usize,
@@ -177,6 +182,7 @@ impl Overlay {
             frames: parts.frames,
             mac: parts.mac,
             rx: RxBatch::new(parts.pages),
+            replies: reply_pages(),
             joins: parts.gro.is_some(),
             gro: parts.gro.map(Gro::new),
             settings,
@@ -195,6 +201,7 @@ impl Overlay {
             longest_change: 0,
             taken: 0,
             is_due: false,
+            is_starved: false,
             round_robin: RoundRobin::default(),
             turn: 0,
             wake: None,
@@ -237,6 +244,7 @@ impl Overlay {
             self.renew();
         }
         let polled = self.inside.poll(&mut self.rx, left)?;
+        self.is_starved |= polled == Polled::Starved;
         self.taken += self.rx.packets.len() as u64;
         if self.rx.packets.is_empty() {
             return Ok(polled);
@@ -272,6 +280,10 @@ impl Overlay {
                 return Ok(Polled::Idle);
             }
         }
+        if let (Some(gro), false) = (&mut self.gro, self.joins) {
+            // What GRO has released when it was switched off; later packets pass it by.
+            self.inside.push_released(gro, &mut self.inward, &mut self.rx, &mut self.split_drops);
+        }
         let (count, first) = (self.outsides.len(), self.turn);
         let mut more = false;
         for at in (first..first + count).map(|at| at % count) {
@@ -282,7 +294,9 @@ impl Overlay {
                 (self.turn, more) = (at, true);
                 break;
             }
-            more |= self.outsides[at].end.poll(&mut self.rx, left)? != Polled::Idle;
+            let polled = self.outsides[at].end.poll(&mut self.rx, left)?;
+            self.is_starved |= polled == Polled::Starved;
+            more |= polled != Polled::Idle;
             self.taken += self.rx.bursts.len() as u64;
             while let Some(burst) = self.rx.bursts.pop_front() {
                 self.take_apart(at, &burst, now);
@@ -294,9 +308,12 @@ impl Overlay {
 
     /// Writes the packets that GRO releases to the interface.
     fn deliver(&mut self, now: Nanos) -> io::Result<()> {
-        let Overlay { gro, inward, inside, split_drops, rx, .. } = self;
+        let Overlay { gro, inward, inside, split_drops, rx, is_starved, .. } = self;
         if let Some(gro) = gro {
-            gro.expire(now);
+            match std::mem::take(is_starved) {
+                true => gro.flush(),
+                false => gro.expire(now),
+            }
             inside.push_released(gro, inward, rx, split_drops);
         }
         self.inside.transmit(&mut self.rx, &mut self.split_drops)?;

@@ -3,7 +3,7 @@
 use segue::encap::{DecapRefusal, OuterCsum};
 use segue::reason::Counts;
 use segue::time::Nanos;
-use segue_port::RxBatch;
+use segue_port::{PagePool, RxBatch};
 
 use super::dropped::Dropped;
 use super::queue::{Direction, Next, Queues};
@@ -15,6 +15,8 @@ use crate::ingress::{CutCounts, Traffic};
 pub(super) struct Common {
     pub(super) outside: Endpoint,
     pub(super) rx: RxBatch,
+    /// Pages for ICMP errors and replies to probes.
+    pub(super) replies: PagePool,
     /// Largest number of pages to receive into.
     pub(super) pages: usize,
     pub(super) outer_csum: OuterCsum,

@@ -8,6 +8,6 @@ segue::reasons! {
         Codel = "codel": "It waited for longer than the target of CoDel, and its loss slows its sender down.",
         NoRemote = "no_remote": "A frame to a group or an unknown address, and no remote gets such frames.",
         ProbeUnasked = "probe_unasked": "An answer to a probe that was not asked, was answered already or is too late.",
-        ProbeLimit = "probe_limit": "A probe of the other end beyond the rate at which it is answered.",
+        ProbeLimit = "probe_limit": "A probe of the other end beyond the rate at which it is answered, or whose answer the port does not take.",
     }
 }

@@ -15,7 +15,7 @@ use segue::packet::{self, Csum, Frag, Frame, Outer, Packet, Start, Tunnels, Unit
 use segue::reason::{Counts, Reason};
 use segue::time::Nanos;
 use segue::wire::{ethernet, ipv4, ipv6, protocol, read_u16, udp};
-use segue_port::{Page, Polled};
+use segue_port::{Page, PageMut, Polled};
 
 use super::common::Common;
 use super::dropped::Dropped;
@@ -95,13 +95,15 @@ pub(super) struct Member {
     flood: Vec<u16>,
     gro: Option<Gro<Page>>,
     /// Whether GRO is on.
-    joins: bool,
+    pub(super) joins: bool,
     /// UDP ports of tunnels inside this one whose packets are joined.
     tunnels: Tunnels,
     path_mtu: PathMtu,
     probe: Option<Arc<Probe>>,
     answers: Limiter,
     errors: Limiter,
+    /// Number of ICMP errors that were not sent, for the rate limit or since the interface did not take them.
+    untold: u64,
     /// Ingress stage of the outbound direction.
     outward: Ingress,
     /// Ingress stage of the inbound direction.
@@ -142,6 +144,7 @@ impl Member {
             probe: parts.probe,
             answers: Limiter::new(ANSWERS.0, ANSWERS.1, Nanos(0)),
             errors: Limiter::new(ERRORS.0, ERRORS.1, Nanos(0)),
+            untold: 0,
             outward: Ingress::default(),
             inward: Ingress::default(),
             wrapped: Traffic::default(),
@@ -263,15 +266,17 @@ impl Member {
     /// where the rate limit allows.
     fn send_packet_too_big(&mut self, packet: Box<Packet<Page>>, mtu: usize, common: &mut Common, now: Nanos) {
         common.drops.add_many(Dropped::PathMtu, packets(&packet));
-        if icmp::kind_of(&packet, DropReason::TooBig).is_some()
-            && self.errors.take(now)
-            && let Some(mut page) = common.rx.pages.take()
-            && let Some(len) = encap::too_big(&packet, mtu, page.bytes_mut())
-        {
-            let start = if self.encap.config().mode.is_ethernet() { Start::Ethernet } else { Start::Ip };
-            let mut error = common.rx.pool.take();
-            error.load(Frag::all(page.freeze(len)), start, &Tunnels::NONE);
-            self.inside.push(error, &mut common.rx, &mut self.split_drops);
+        if icmp::kind_of(&packet, DropReason::TooBig).is_some() && !encap::is_to_group(&packet) {
+            let page = self.inside.reply_page(&mut common.replies).filter(|_| self.errors.take(now));
+            self.untold += u64::from(page.is_none());
+            if let Some(mut page) = page
+                && let Some(len) = encap::too_big(&packet, mtu, page.bytes_mut())
+            {
+                let start = if self.encap.config().mode.is_ethernet() { Start::Ethernet } else { Start::Ip };
+                let mut error = common.rx.pool.take();
+                error.load(Frag::all(page.freeze(len)), start, &Tunnels::NONE);
+                self.inside.push(error, &mut common.rx, &mut self.split_drops);
+            }
         }
         common.rx.pool.put(packet);
     }
@@ -446,15 +451,15 @@ impl Member {
         self.arrivals.received += 1;
         probe.note_peer_request();
         let reply = probe::outgoing(config).map(|identity| Message { kind: Kind::EchoReply, identity, ..message });
-        match reply.filter(|_| self.answers.take(now)) {
-            Some(reply) => self.send_control(&reply.bytes(), remote, common),
+        let page = common.outside.reply_page(&mut common.replies).filter(|_| self.answers.take(now));
+        match reply.zip(page) {
+            Some((reply, page)) => self.send_control(&reply.bytes(), page, remote, common),
             None => common.drops.add(Dropped::ProbeLimit),
         }
     }
 
-    /// Sends a control message to `remote`; without memory it is dropped, which the path could do too.
-    fn send_control(&mut self, bytes: &[u8], remote: u16, common: &mut Common) {
-        let Some(mut page) = common.rx.pages.take() else { return };
+    /// Sends a control message to `remote`.
+    fn send_control(&mut self, bytes: &[u8], mut page: PageMut, remote: u16, common: &mut Common) {
         page.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
         let mut packet = common.rx.pool.take();
         packet.load(Frag::all(page.freeze(bytes.len())), Start::Ip, &Tunnels::NONE);
@@ -569,6 +574,13 @@ impl Member {
         self.told = (fdb, verified);
     }
 
+    /// Ends all trains that GRO holds.
+    pub(super) fn release(&mut self) {
+        if let Some(gro) = &mut self.gro {
+            gro.flush();
+        }
+    }
+
     /// Returns the time at which a held packet is due even without arrivals.
     pub(super) fn deadline(&self) -> Option<Nanos> {
         self.gro.as_ref().and_then(Gro::deadline)
@@ -608,6 +620,7 @@ impl Member {
         self.inward.collect_cuts(name, sink);
         self.wrapped.collect(name, Stage::Encap, sink);
         self.arrivals.collect(name, sink);
+        sink.put(name, Group::Port, "icmp_errors_limited", self.untold);
         sink.reasons(name, Group::Drops, &self.encap_drops);
         sink.reasons(name, Group::Drops, &self.split_drops);
         if let Some(gro) = &self.gro {

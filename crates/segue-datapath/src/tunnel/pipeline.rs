@@ -15,7 +15,7 @@ use super::parts::{Outside, Parts, settings, tune};
 use super::probe::{self, Message};
 use super::queue::{Direction, Next, Queues};
 use crate::board::{Group, Sink, Stage};
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, reply_pages};
 use crate::ingress::{CutCounts, Traffic};
 use crate::knobs::Dial;
 use crate::napi::{PollPolicy, RoundRobin};
@@ -54,6 +54,8 @@ pub struct Tunnel {
     /// Indexes of the tunnels whose inside port follows its interface or a guest.
     followed: Vec<usize>,
     tunnels: Followed,
+    /// Whether a port lacked pages to receive into, since packets that GRO holds occupy them.
+    is_starved: bool,
     /// Number of rounds so far.
     rounds: u64,
     /// The sides that have woken the loop since the last round; `None` where the round was not begun by a port.
@@ -116,6 +118,7 @@ impl Tunnel {
             common: Common {
                 outside: Endpoint::new(outside.name, outside.port),
                 rx: RxBatch::new(outside.pages),
+                replies: reply_pages(),
                 pages: outside.pages,
                 outer_csum: outside.csum,
                 taken: 0,
@@ -141,6 +144,7 @@ impl Tunnel {
             has_probes: members.iter().any(Member::has_probe),
             tunnels: Followed { watch: outside.tunnels, found: Tunnels::NONE, told: true },
             followed: (0..members.len()).filter(|at| members[*at].inside.port.link_fd().is_some()).collect(),
+            is_starved: false,
             rounds: 0,
             members,
             round_robin: RoundRobin::default(),
@@ -205,7 +209,9 @@ impl Tunnel {
                 break;
             }
             member.inside.polls.wake_ups += u64::from(woken);
-            more |= member.receive(common, now, left)? != Polled::Idle;
+            let polled = member.receive(common, now, left)?;
+            self.is_starved |= polled == Polled::Starved;
+            more |= polled != Polled::Idle;
             let packets = &common.rx.packets;
             let bytes = || packets.iter().map(Received::len).sum();
             if common.queues.wants(Direction::Outward, packets.len(), bytes) {
@@ -247,6 +253,10 @@ impl Tunnel {
     /// Moves at most `left` bursts from the outside port to the inside ports, and reduces `left` by their number.
     fn inward(&mut self, now: Nanos, left: &mut usize) -> io::Result<Polled> {
         self.unblock()?;
+        if self.blocked.is_empty() {
+            // What GRO has released when it was switched off; later packets pass it by.
+            self.deliver_from(|member| !member.joins, now)?;
+        }
         if !self.blocked.is_empty() {
             return Ok(Polled::Idle);
         }
@@ -254,6 +264,7 @@ impl Tunnel {
         if !self.common.is_full(Direction::Inward) {
             polled = self.common.outside.poll(&mut self.common.rx, left)?;
         }
+        self.is_starved |= polled == Polled::Starved;
         let bursts = &self.common.rx.bursts;
         self.common.taken += bursts.len() as u64;
         let bytes = || bursts.iter().map(|burst| burst.page.len()).sum();
@@ -264,22 +275,31 @@ impl Tunnel {
         if std::mem::take(&mut self.has_answers) && !self.common.outside.blocked {
             self.common.outside.transmit(&mut self.common.rx, &mut self.members[0].split_drops)?;
         }
+        if std::mem::take(&mut self.is_starved) {
+            self.due.iter().for_each(|&at| self.members[at].release());
+        }
+        self.deliver_from(|_| true, now)?;
+        let waits = self.deliver_waiting(now)?;
+        Ok(if waits { Polled::More } else { polled })
+    }
+
+    /// Delivers what GRO releases in those of the due tunnels that `is_meant` accepts.
+    fn deliver_from(&mut self, is_meant: impl Fn(&Member) -> bool, now: Nanos) -> io::Result<()> {
         let mut kept = 0;
         for at in 0..self.due.len() {
             let index = self.due[at];
             let member = &mut self.members[index];
-            member.is_due = member.deliver(&mut self.common, now)?;
+            if is_meant(member) {
+                member.is_due = member.deliver(&mut self.common, now)?;
+                note_blocked(&mut self.blocked, index, member);
+            }
             if member.is_due {
                 self.due[kept] = index;
                 kept += 1;
             }
-            if member.inside.blocked {
-                self.blocked.push(index);
-            }
         }
         self.due.truncate(kept);
-        let waits = self.deliver_waiting(now)?;
-        Ok(if waits { Polled::More } else { polled })
+        Ok(())
     }
 
     /// Delivers queued packets in fair order. Returns whether packets are still queued.
