@@ -1,13 +1,13 @@
-//! What the hooks of flannel's `extension` backend keep between their calls, and the check of a host that flanneld
-//! reports: other hosts of the network have written its data.
+//! State of the hooks of flannel's `extension` backend between their calls, and the check of a host that flanneld
+//! reports, whose data other hosts have written.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use segue_control::peers::{Encap, Mac, Peer};
+use segue_host::prefix::Prefix;
 use serde::{Deserialize, Serialize};
 
-use super::prefix;
 use crate::lease::VALUE_LEN;
 use crate::network::{Network, is_host};
 use crate::refusal::Refusal;
@@ -140,4 +140,9 @@ impl Memory {
         };
         Ok((subnet, peer))
     }
+}
+
+/// Returns the prefix of a subnet.
+pub(super) fn prefix(subnet: Network) -> Prefix {
+    Prefix { address: subnet.first().into(), len: subnet.prefix_len() }
 }

@@ -22,10 +22,10 @@ use segue_control::client;
 use segue_control::error::{Error, Kind, printable};
 use segue_control::fleet::{self, Engine, FleetState, LastEvent, SCHEMA};
 use segue_control::peers::{Change, Changes, Key, Peer, RefusedPeer, Table};
-use segue_host::prefix::Prefix;
 use segue_host::sys;
 use serde::Serialize;
 
+use self::memory::prefix;
 pub use self::memory::{Memory, Takes};
 use crate::lease::VALUE_LEN;
 use crate::network::Network;
@@ -308,10 +308,6 @@ fn unnoted(error: &io::Error) -> Error {
 
 fn path(name: &str, ending: &str) -> io::Result<PathBuf> {
     fleet::path_for_new(name, ending)
-}
-
-fn prefix(subnet: Network) -> Prefix {
-    Prefix { address: subnet.first().into(), len: subnet.prefix_len() }
 }
 
 fn argument<T>(text: &str, parsed: Option<T>, name: &str) -> Result<T, Error> {

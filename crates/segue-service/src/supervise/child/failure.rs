@@ -1,9 +1,12 @@
 //! Errors of an instance: what it reported before its end, and that it does not come up.
 
+use std::time::Duration;
+
 use segue_control::error::{Error, Kind};
 use segue_control::protocol::Failure;
 
-use super::START;
+/// Longest time in which an instance must come up.
+pub(in crate::supervise) const START: Duration = Duration::from_secs(30);
 
 /// Returns the error for an instance that does not come up in time.
 pub(in crate::supervise) fn late(name: &str) -> Error {

@@ -16,7 +16,7 @@ use segue_control::place;
 use segue_host::{process, sys};
 
 use self::failure::failure;
-pub(super) use self::failure::late;
+pub(super) use self::failure::{START, late};
 use super::handle::{Handle, KeptProcess};
 use super::lookup::Lookup;
 use super::notify::Notify;
@@ -42,8 +42,6 @@ const LAST_READS: usize = 16;
 const STOP_TICK: Duration = Duration::from_millis(500);
 /// Longest explanation of a line that is no event, characters.
 const WHY_LEN: usize = 200;
-/// Longest time in which an instance must come up.
-pub(super) const START: Duration = Duration::from_secs(30);
 /// First and longest pause before the restart of an instance that ends repeatedly.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
 /// Longest pause before another attempt to start an instance, if few fail to start: the cause may be gone at any time.
