@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::net::UnixDatagram;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
@@ -338,7 +339,12 @@ fn a_process_that_ends_long_after_its_instance_is_collected() {
     thread::scope(|scope| {
         // A thread that is traced lets its process end when it is released, at the end of the tracing thread.
         scope.spawn(|| {
-            let _held = sys::Held::new(thread_of(worker, "health").unwrap()).unwrap();
+            let _held = match sys::Held::new(thread_of(worker, "health").unwrap()) {
+                Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                    return skip(test_name!(), "ptrace is not allowed here");
+                }
+                held => held.unwrap(),
+            };
             [supervisor, worker].into_iter().for_each(|pid| sys::signal(pid, libc::SIGKILL).unwrap());
             until("another process", &service, || service.pid("sg1").filter(|now| *now != worker));
             assert!(children(whole).contains(&worker), "it had ended");

@@ -240,7 +240,12 @@ impl Netlink {
                 _ => None,
             });
             Some((message.header.index.cast_unsigned(), Queueing { kind: kind?, is_default }))
-        })?;
+        });
+        let found = match found {
+            // A kernel without queueing disciplines (CONFIG_NET_SCHED).
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Vec::new(),
+            found => found?,
+        };
         let mut of_links: BTreeMap<u32, Vec<Queueing>> = BTreeMap::new();
         found.into_iter().for_each(|(index, one)| of_links.entry(index).or_default().push(one));
         Ok(of_links)

@@ -166,9 +166,10 @@ impl State {
     /// that are added while it reads them are seen at the first look at the watch.
     fn load(&mut self, mode: Mode, load: impl FnOnce() -> Result<Option<Programs>, String>) -> Result<(), String> {
         let watch = if mode == Mode::Auto { Watch::open() } else { Ok(None) };
-        let watch = watch.map_err(|error| format!("netfilter cannot be watched: {}", os_text(&error)))?;
-        self.path = load()?;
-        self.watch = watch.filter(|_| self.path.is_some());
+        if let Some(path) = load()? {
+            self.watch = watch.map_err(|error| format!("netfilter cannot be watched: {}", os_text(&error)))?;
+            self.path = Some(path);
+        }
         Ok(())
     }
 

@@ -67,7 +67,8 @@ impl Notify {
     }
 
     /// Notifies the service manager that the service is stopping.
-    pub(super) fn stopping(&self) {
+    pub(super) fn stopping(&mut self) {
+        self.unsent = None;
         self.send("STOPPING=1");
     }
 
@@ -210,21 +211,22 @@ mod tests {
         assert!(begin.elapsed() < FULL && is_due_soon(&notify), "it is tried again, without a wait");
         notify.status("up");
         assert!(take().iter().all(|message| message == "STATUS="));
-        notify.keep_alive();
-        assert_eq!(take(), [""; 0], "it is not due");
         thread::sleep(AGAIN);
         notify.keep_alive();
         assert_eq!(take(), ["READY=1\nSTATUS=up"]);
         assert_eq!(notify.due(), None);
         notify.status("up again");
         assert_eq!(take(), ["STATUS=up again"]);
-        // The state before a reload no longer counts.
-        fill(&notify);
-        notify.ready("before");
-        take();
-        notify.reloading();
-        thread::sleep(AGAIN);
-        notify.keep_alive();
-        assert!(matches!(&take()[..], [only] if only.starts_with("RELOADING=1\n")));
+        // The state before a reload or before the end no longer counts.
+        for (tell, begin) in [(Notify::reloading as fn(&mut Notify), "RELOADING=1\n"), (Notify::stopping, "STOPPING=1")]
+        {
+            fill(&notify);
+            notify.ready("before");
+            take();
+            tell(&mut notify);
+            thread::sleep(AGAIN);
+            notify.keep_alive();
+            assert!(matches!(&take()[..], [only] if only.starts_with(begin)), "{begin}");
+        }
     }
 }

@@ -84,7 +84,15 @@ impl Service {
         if moved.iter().any(Option::is_some) {
             let specs = specs.zip(moved).map(|(spec, moved)| moved.unwrap_or_else(|| spec.clone())).collect();
             self.notify.reloading();
+            // Knobs that could not be set wait for a reload that reads the file.
+            let is_unset = |instance: &&mut Instance| !instance.unset.is_empty();
+            let take = |instance: &mut Instance| (instance.spec.name.clone(), std::mem::take(&mut instance.unset));
+            let unset: Vec<_> = self.instances.iter_mut().filter(is_unset).map(take).collect();
             let followed = self.apply(specs, &names);
+            for (name, unset) in unset {
+                let instance = self.instances.iter_mut().find(|instance| instance.spec.name == name);
+                instance.into_iter().for_each(|instance| instance.unset.extend(unset.clone()));
+            }
             self.tell_reload(&followed);
         }
     }

@@ -69,6 +69,9 @@ struct KeptInstance {
     /// The interface for each of `names`: a name may have another address in another tunnel. Empty from 0.2.0.
     #[serde(default)]
     devs: Vec<String>,
+    /// Knobs that a reload could not set.
+    #[serde(default)]
+    unset: BTreeSet<String>,
 }
 
 impl KeptInstance {
@@ -208,6 +211,7 @@ impl Service {
                 process,
                 names,
                 devs,
+                unset: instance.unset.clone(),
             });
         }
         (Kept { version: VERSION.to_owned(), instances, requests, awaited: self.awaited_names() }, fds)
@@ -233,6 +237,7 @@ impl Service {
         for (kept, spec) in instances.into_iter().zip(specs) {
             let running = kept.process.and_then(|process| Instance::of_kept(spec.clone(), process));
             let mut instance = running.unwrap_or_else(|| Instance::new(spec));
+            instance.unset = kept.unset;
             if !instance.runs() {
                 (instance.again, instance.is_awaited) = (Some(Instant::now()), false);
             }
@@ -356,7 +361,16 @@ mod tests {
         let knobs = vec![("net.gro.dev.sg0.max_bytes".to_owned(), "1".to_owned())];
         let (names, devs) = (vec![("peer".to_owned(), IpAddr::from([198, 18, 0, 2]))], vec!["sg0".to_owned()]);
         let (kind, name, process) = (Kind::Tunnel, "sg0".to_owned(), Some(process));
-        let instance = KeptInstance { kind, name, words, knobs, process, names, devs };
+        let instance = KeptInstance {
+            kind,
+            name,
+            words,
+            knobs,
+            process,
+            names,
+            devs,
+            unset: BTreeSet::from(["net.gro.enable".to_owned()]),
+        };
         let awaited = BTreeSet::from(["other".to_owned()]);
         let (version, requests) = ("0.2.0".to_owned(), KeptRequests::default());
         let kept = Kept { version, instances: vec![instance], requests, awaited };

@@ -2,7 +2,7 @@
 
 mod failure;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
@@ -107,7 +107,7 @@ pub(super) struct Instance {
     /// Whether another instance is about to replace this one, even if this one ends earlier.
     pub(super) is_replaced: bool,
     /// Knobs that a reload could not set, or of which it is not known whether it did.
-    pub(super) unset: Vec<String>,
+    pub(super) unset: BTreeSet<String>,
 }
 
 #[derive(Debug)]
@@ -160,7 +160,7 @@ impl Instance {
             is_quiet,
             is_awaited,
             is_replaced,
-            unset: Vec::new(),
+            unset: BTreeSet::new(),
         }
     }
 
