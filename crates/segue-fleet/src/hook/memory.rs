@@ -57,15 +57,9 @@ pub struct Memory {
 
 impl Memory {
     /// Returns the subnets of other peers that overlap the given one.
-    fn overlapping(&self, subnet: Network) -> impl Iterator<Item = Network> {
+    pub(super) fn overlapping(&self, subnet: Network) -> impl Iterator<Item = Network> {
         let others = self.peers.keys().filter_map(|other| Network::parse(other));
         others.filter(move |other| *other != subnet && other.overlaps(subnet))
-    }
-
-    /// Removes the peers whose subnets overlap the given one from the state, and returns them.
-    pub(super) fn make_room(&mut self, subnet: Network) -> BTreeMap<String, (u64, Peer)> {
-        let names: Vec<String> = self.overlapping(subnet).map(|other| other.to_string()).collect();
-        names.into_iter().filter_map(|name| self.peers.remove_entry(&name)).collect()
     }
 
     /// Checks a host that flanneld reports and converts it to a peer. Of two subnets that overlap, one of the length

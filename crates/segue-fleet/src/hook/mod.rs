@@ -118,6 +118,14 @@ fn removals<'a>(peers: impl Iterator<Item = &'a (u64, Peer)>) -> impl Iterator<I
     peers.filter_map(|(_, peer)| Some(Change::Del(vec![Key::Prefix(peer.prefix?)])))
 }
 
+impl Memory {
+    /// Removes the peers whose subnets overlap the given one from the state, and returns them.
+    fn make_room(&mut self, subnet: Network) -> BTreeMap<String, (u64, Peer)> {
+        let names: Vec<String> = self.overlapping(subnet).map(|other| other.to_string()).collect();
+        names.into_iter().filter_map(|name| self.peers.remove_entry(&name)).collect()
+    }
+}
+
 impl Hooks {
     /// Opens and locks the files, after another hook has released them.
     fn open(name: &str) -> Result<Hooks, Error> {
