@@ -233,8 +233,8 @@ impl Endpoint {
         }
     }
 
-    /// Returns a page for a reply that leaves through this port; `None` where too many of them wait, or none is taken
-    /// since the port is blocked.
+    /// Returns a page for an ICMP error that leaves through this port; `None` where too many of them wait, or none is
+    /// taken since the port is blocked.
     pub(crate) fn reply_page(&self, pages: &mut PagePool) -> Option<PageMut> {
         if self.blocked { None } else { pages.take() }
     }

@@ -119,6 +119,13 @@ pub fn send_frame(socket: &OwnedFd, frame: &[u8]) -> io::Result<()> {
     }
 }
 
+/// Makes the programs that this process starts inherit no descriptors but the standard streams, also of those that it
+/// inherited itself, such as from a terminal.
+pub fn pass_on_no_descriptors() -> io::Result<()> {
+    // SAFETY: close_range takes no pointers, and with this flag closes nothing in this process.
+    check(unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as libc::c_int) })
+}
+
 /// Sends a signal to a child that was not waited for, so that its process id cannot have been reused.
 pub fn signal(child: u32, signal: libc::c_int) -> io::Result<()> {
     let pid = libc::pid_t::try_from(child).map_err(io::Error::other)?;

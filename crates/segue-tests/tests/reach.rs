@@ -78,6 +78,8 @@ impl Instance {
         let mut command = ground.a.command(&ground.program);
         command.args(words.split(' '));
         change(&mut command);
+        // A supervisor and a service keep what they inherit.
+        sys::pass_on_no_descriptors().unwrap();
         let mut process = Process::spawn(command, b"").unwrap();
         let begin = Instant::now();
         let worker = loop {

@@ -451,7 +451,8 @@ impl Member {
         self.arrivals.received += 1;
         probe.note_peer_request();
         let reply = probe::outgoing(config).map(|identity| Message { kind: Kind::EchoReply, identity, ..message });
-        let page = common.outside.reply_page(&mut common.replies).filter(|_| self.answers.take(now));
+        // It waits for a blocked port, like the packets in front of it.
+        let page = common.replies.take().filter(|_| self.answers.take(now));
         match reply.zip(page) {
             Some((reply, page)) => self.send_control(&reply.bytes(), page, remote, common),
             None => common.drops.add(Dropped::ProbeLimit),
