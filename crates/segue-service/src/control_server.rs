@@ -159,6 +159,13 @@ pub(crate) fn take_name(name: &str) -> Result<(), Error> {
     fs::rename(next(&path), &path).map_err(|error| refused(&path, &error))
 }
 
+/// Renames like [`take_name`], if there is a successor's socket. Returns whether there is none any more.
+pub(crate) fn has_taken_name(name: &str) -> bool {
+    let Ok(directory) = directory() else { return false };
+    let path = path_in(&directory, name);
+    fs::rename(next(&path), &path).map_or_else(|error| error.kind() == io::ErrorKind::NotFound, |()| true)
+}
+
 /// Removes the socket of a successor that did not take over.
 pub(crate) fn forget_next(name: &str) {
     if let Ok(directory) = directory() {

@@ -413,6 +413,37 @@ fn a_service_that_cannot_read_what_a_new_instance_says_goes_on() {
     assert!(service.passes(1, PATIENCE) && service.answers(), "{}", tail(&service.near));
 }
 
+/// Tests that an instance gets the name of its control socket later, where the service, which answered in its place,
+/// could not rename the socket at once.
+#[test]
+fn an_instance_whose_control_socket_could_not_be_renamed_has_its_name_soon() {
+    let Some(service) = Service::start(test_name!(), 1, "", &[]) else { return };
+    if segue_lab::which("strace").is_none() {
+        return segue_tests::skip(test_name!(), "not installed: strace");
+    }
+    let whole = parent(parent(service.patient_pid("sg1").unwrap()));
+    // After some faults there is a pause before the next start, in which the service answers.
+    let is_down = || service.stat("sg1").is_some_and(|stat| stat["health"][0]["code"] == "down");
+    let kill = || service.pid("sg1").map_or(Ok(()), |pid| sys::signal(pid, libc::SIGKILL));
+    let await_faults = |is_over: &dyn Fn() -> bool| {
+        let begin = Instant::now();
+        while !is_over() {
+            assert!(begin.elapsed() < PATIENCE, "{}", tail(&service.near));
+            // It may have just ended.
+            let _ = kill();
+            thread::sleep(Duration::from_millis(20));
+        }
+    };
+    await_faults(&is_down);
+    let directory = Directory::new();
+    let traced = Traced::attach(whole, Some(("rename", "error=EIO:when=1")), &directory.file("calls"));
+    await_faults(&|| traced.failed(whole) > 0);
+    traced.detach();
+    let worker = service.patient_pid("sg1").expect("an answer by its name");
+    assert_eq!(parent(parent(worker)), whole);
+    assert!(service.passes(1, PATIENCE), "{}", tail(&service.near));
+}
+
 /// Tests that the loss of an interface ends its instance, which the service restarts.
 #[test]
 fn a_call_that_says_that_its_device_is_gone_costs_one_restart_and_no_other_instance() {

@@ -24,7 +24,7 @@ use super::placeholder::{self, Placeholder};
 use super::said::Said;
 use super::spec::{InstanceSpec, Kind as InstanceKind};
 use super::watch::{Watch, stalled};
-use crate::control_server::take_name;
+use crate::control_server::has_taken_name;
 use crate::fault;
 use crate::handover::{Line, Ports, Record};
 
@@ -108,6 +108,8 @@ pub(super) struct Instance {
     pub(super) is_replaced: bool,
     /// Knobs that a reload could not set, or of which it is not known whether it did.
     pub(super) unset: BTreeSet<String>,
+    /// Whether the control socket of the process does not have the name of the instance yet.
+    is_unnamed: bool,
 }
 
 #[derive(Debug)]
@@ -161,6 +163,7 @@ impl Instance {
             is_awaited,
             is_replaced,
             unset: BTreeSet::new(),
+            is_unnamed: false,
         }
     }
 
@@ -281,8 +284,8 @@ impl Instance {
 
     /// Hands the instance's name over to its running process, and closes the control socket here.
     fn give_name(&mut self) {
-        // Without another socket the process has had the name from its start.
-        let _ = take_name(&self.spec.name);
+        // Without another socket the process has had the name from its start. A failure is tried again.
+        self.is_unnamed = !has_taken_name(&self.spec.name);
         self.stand_down();
     }
 
@@ -318,6 +321,9 @@ impl Instance {
     /// Sends SIGCONT to a stopped process, and kills one that makes no progress, or never came up, and the remaining
     /// processes of one that ended.
     pub(super) fn tend(&mut self) {
+        if self.is_unnamed {
+            self.give_name();
+        }
         let is_due = self.due().is_some_and(|due| due <= Instant::now());
         let Some(process) = &mut self.process else { return };
         let pid = process.child.id();
@@ -514,6 +520,7 @@ impl Instance {
 
     fn ended(&mut self) -> Error {
         let name = self.spec.name.clone();
+        self.is_unnamed = false;
         let Some(mut process) = self.process.take() else {
             return Error::new(Kind::System, format!("{name} has ended"), "segue run");
         };
