@@ -377,8 +377,12 @@ fn an_instance_whose_start_fails_by_any_call_starts_again_and_leaves_nothing_beh
         return;
     }
     for calls in normal.can_fail() {
-        // Where nothing can ever wait, read or write, nothing is told.
-        if !["ppoll", "read", "write"].contains(&calls.as_str()) {
+        // An instance whose report that it is up was lost is ended after half a minute, and started again.
+        if calls == "write" {
+            continue;
+        }
+        // Where nothing can ever wait or read, nothing is told.
+        if !["ppoll", "read"].contains(&calls.as_str()) {
             start(Some((calls, "error=ENOMEM")));
         }
         // One call only, of each process.
