@@ -235,7 +235,7 @@ impl Endpoint {
 
     /// Returns a page for an ICMP error that leaves through this port; `None` where too many of them wait, or none is
     /// taken since the port is blocked.
-    pub(crate) fn reply_page(&self, pages: &mut PagePool) -> Option<PageMut> {
+    pub(crate) fn error_page(&self, pages: &mut PagePool) -> Option<PageMut> {
         if self.blocked { None } else { pages.take() }
     }
 

@@ -148,7 +148,7 @@ impl Overlay {
         self.drops.add_many(reason, packets(&packet));
         let kind = icmp::kind_of(&packet, DropReason::NoRoute);
         if let (Some(kind), Some(sender)) = (kind, address(&packet, true))
-            && let Some(mut page) = self.reply_page(kind, sender, now)
+            && let Some(mut page) = self.error_page(kind, sender, now)
             && let Some(bytes) = icmp::error(&packet, DropReason::NoRoute, 0, to, &mut self.scratch)
         {
             let len = bytes.len();
@@ -164,7 +164,7 @@ impl Overlay {
         let kind = icmp::kind_of(&packet, DropReason::TooBig);
         if let (Some(kind), Some(sender)) = (kind, address(&packet, true))
             && !encap::is_to_group(&packet)
-            && let Some(mut page) = self.reply_page(kind, sender, now)
+            && let Some(mut page) = self.error_page(kind, sender, now)
             && let Some(len) = encap::too_big(&packet, mtu, page.bytes_mut())
         {
             self.answer(page.freeze(len));
@@ -173,8 +173,8 @@ impl Overlay {
     }
 
     /// Returns a page for an ICMP error to `sender`, where the rate limit allows one and the interface takes it.
-    fn reply_page(&mut self, kind: ErrorKind, sender: IpAddr, now: Nanos) -> Option<PageMut> {
-        let page = self.inside.reply_page(&mut self.replies).filter(|_| self.limits.take(kind, sender, now));
+    fn error_page(&mut self, kind: ErrorKind, sender: IpAddr, now: Nanos) -> Option<PageMut> {
+        let page = self.inside.error_page(&mut self.replies).filter(|_| self.limits.take(kind, sender, now));
         self.errors[1] += u64::from(page.is_none());
         page
     }

@@ -267,7 +267,7 @@ impl Member {
     fn send_packet_too_big(&mut self, packet: Box<Packet<Page>>, mtu: usize, common: &mut Common, now: Nanos) {
         common.drops.add_many(Dropped::PathMtu, packets(&packet));
         if icmp::kind_of(&packet, DropReason::TooBig).is_some() && !encap::is_to_group(&packet) {
-            let page = self.inside.reply_page(&mut common.replies).filter(|_| self.errors.take(now));
+            let page = self.inside.error_page(&mut common.replies).filter(|_| self.errors.take(now));
             self.untold += u64::from(page.is_none());
             if let Some(mut page) = page
                 && let Some(len) = encap::too_big(&packet, mtu, page.bytes_mut())

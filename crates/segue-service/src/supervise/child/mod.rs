@@ -321,7 +321,7 @@ impl Instance {
     /// Sends SIGCONT to a stopped process, and kills one that makes no progress, or never came up, and the remaining
     /// processes of one that ended.
     pub(super) fn tend(&mut self) {
-        if self.is_unnamed {
+        if self.is_unnamed && !self.is_replaced {
             self.give_name();
         }
         let is_due = self.due().is_some_and(|due| due <= Instant::now());
