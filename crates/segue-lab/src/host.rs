@@ -16,6 +16,11 @@ use std::time::{Duration, Instant};
 use crate::process::{checked_output, command_line};
 use crate::{Cpu, LabError, interrupt, sys};
 
+/// TCP congestion control of every host: it does not pace, and every network namespace may use it. A connection that
+/// begins with one that paces, as BBR, and is switched afterwards, as iperf3 does it, continues to pace: with a timer
+/// for each train, whose interrupts cost more than the train in a virtual machine.
+pub(crate) const CONGESTION: &str = "reno";
+
 /// A simulated machine: a network namespace, plus a mount namespace in which `/sys` shows that
 /// network and `/run/segue` is empty and private, so that control sockets of two hosts cannot meet.
 ///
@@ -31,7 +36,8 @@ pub struct Host {
 impl Host {
     /// Creates a host whose loopback interface is up. `name` is only for messages. IPv6 addresses are usable at once
     /// (no duplicate address detection), router solicitation is off, and TCP does not remember a peer from one
-    /// connection to the next, so that a measurement does not depend on the one before it.
+    /// connection to the next, so that a measurement does not depend on the one before it. Its congestion control is
+    /// reno, whatever the machine's is.
     pub fn new(name: &str) -> Result<Host, LabError> {
         let made = thread::scope(|scope| scope.spawn(make_namespaces).join());
         let namespaces = match made {
@@ -48,6 +54,7 @@ impl Host {
             ("ipv6/conf/default/router_solicitations", "0"),
             ("ipv6/conf/default/accept_ra", "0"),
             ("ipv4/tcp_no_metrics_save", "1"),
+            ("ipv4/tcp_congestion_control", CONGESTION),
         ] {
             match host.set_sysctl(key, value) {
                 // Kernels without IPv6, and older ones.

@@ -66,6 +66,7 @@ pub use again::test_again;
 pub use case::Case;
 pub use cpu::Cpu;
 pub use error::LabError;
+pub(crate) use host::CONGESTION;
 pub use host::{Host, enter_user_namespace, reach, unavailable};
 pub use lab::{Entrance, Lab, run, run_cases};
 pub use lane::{Ground, Lane, Prepared, StatSource};

@@ -10,7 +10,7 @@ use super::pair::{Form, Pair, Tested};
 use super::point::{Part, Point, Sample};
 use super::site::Site;
 use super::{bed, ends};
-use crate::{Family, LabError, Named, Row};
+use crate::{CONGESTION, Family, LabError, Named, Row};
 
 const MTU: u32 = 1500;
 /// Number of bytes of a KB in netperf's output, and therefore in the published figures.
@@ -94,7 +94,7 @@ pub(super) fn bench() -> Bench {
         pinned: true,
         layout: Layout { section: title, name, columns: |_| COLUMNS, notes: NOTES },
         details: vec![
-            ("load", format!("sendfile, {}; a receiver that acknowledges each unit", bed::CONGESTION)),
+            ("load", format!("sendfile, {}; a receiver that acknowledges each unit", CONGESTION)),
             ("wire", "the sender's card has TSO; a third host cuts the trains to frames of 1500 bytes".into()),
             ("steering", "RPS: what a host receives is worked on by its own core".into()),
             (

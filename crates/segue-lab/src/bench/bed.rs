@@ -11,9 +11,6 @@ use std::time::{Duration, Instant};
 use crate::link::{self, ethtool, wait_until_up};
 use crate::{Cpu, Family, Host, LabError, Peer, Process, interrupt, sys, which};
 
-/// TCP congestion control of every bench: it does not pace, and every network namespace may use it.
-pub(super) const CONGESTION: &str = "reno";
-
 /// A network card: one end of a veth pair.
 pub(super) struct Card<'a> {
     pub(super) host: &'a Host,
@@ -52,15 +49,7 @@ pub(super) fn host(name: &str, cpu: &Arc<Cpu>) -> Result<Host, LabError> {
 pub(super) fn host_with_ipv6(name: &str, cpu: &Arc<Cpu>) -> Result<Host, LabError> {
     let mut host = Host::new(name)?;
     host.account(cpu);
-    without_pacing(&host)?;
     Ok(host)
-}
-
-/// Makes [`CONGESTION`], which does not pace, the default of a host. A connection that begins with one that paces, as
-/// BBR, and is switched afterwards, as iperf3 does it, continues to pace: with a timer for each train, whose interrupts
-/// cost more than the train in a virtual machine.
-pub(super) fn without_pacing(host: &Host) -> Result<(), LabError> {
-    host.set_sysctl("ipv4/tcp_congestion_control", CONGESTION)
 }
 
 /// Joins two cards by a cable and configures them. Frames that one sends are received on the other's processor.

@@ -2,12 +2,11 @@
 
 use serde_json::Value;
 
-use super::bed;
 use super::definition::Bench;
 use super::layout::{Column, Layout, count, flows, label, median, ratio, seed, short, sibling, spread};
 use super::point::{Part, Point};
 use super::sending::{self, Case, How, Load};
-use crate::{Family, Named, Row, Table};
+use crate::{CONGESTION, Family, Named, Row, Table};
 
 /// Clock frequencies of source S5 (GSO for FreeBSD, 2014), in per cent of the highest.
 const QUOTAS: [u32; 6] = [100, 86, 68, 50, 36, 15];
@@ -47,7 +46,7 @@ pub(super) fn bench() -> Bench {
         points: cases.into_iter().map(point).collect(),
         layout: Layout { section: title, name, columns: |_| COLUMNS, notes: NOTES },
         details: vec![
-            ("load", format!("iperf3 -Z, {}; datagrams of 9000 bytes, 32 on their way", bed::CONGESTION)),
+            ("load", format!("iperf3 -Z, {}; datagrams of 9000 bytes, 32 on their way", CONGESTION)),
             ("wire", "a third host hands frames on; none longer than 1514 bytes, counted there".into()),
             ("steering", "the wire fetches frames on its own core, each 20 us; RPS for trains and the way back".into()),
             ("counted", "sender: its core alone, gateway, stack, load, interrupts; quota: of its tasks".into()),

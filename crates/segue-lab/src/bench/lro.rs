@@ -9,7 +9,7 @@ use super::pair::{Form, Pair, Tested};
 use super::point::{Part, Point, Sample};
 use super::site::Site;
 use crate::load::{self, Load, Style};
-use crate::{Family, LabError, Named, Proto, Row, Table};
+use crate::{CONGESTION, Family, LabError, Named, Proto, Row, Table};
 
 /// Receive paths of the rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,7 +75,7 @@ pub(super) fn bench() -> Bench {
         pinned: true,
         layout: Layout { section: title, name, columns: |_| COLUMNS, notes: NOTES },
         details: vec![
-            ("load", format!("iperf3 -Z (sendfile), {}", bed::CONGESTION)),
+            ("load", format!("iperf3 -Z (sendfile), {}", CONGESTION)),
             ("wire", "a third host cuts trains to frames; checksums verified by the card but where stated".into()),
             ("steering", "RPS: what a host receives is worked on by its own core; kernel GRO in a thread there".into()),
             ("counted", "the receiver's core alone: gateway, stack, iperf3, interrupts".into()),

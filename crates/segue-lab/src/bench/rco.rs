@@ -5,7 +5,6 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::bed;
 use super::definition::Bench;
 use super::ends::{self, Taker};
 use super::layout::{Column, Layout, count, label, median, seed, short, sibling, spread};
@@ -14,7 +13,7 @@ use super::rr::QUANTILES;
 use super::site::Site;
 use super::span::{Span, Tunnel};
 use crate::load::{self, Load, Style};
-use crate::{Family, LabError, LinkForm, Named, Proto, Row, Table};
+use crate::{CONGESTION, Family, LabError, LinkForm, Named, Proto, Row, Table};
 
 /// Number of connections with a request in flight.
 const ASKERS: u32 = 200;
@@ -116,7 +115,7 @@ pub(super) fn bench() -> Bench {
         pinned: true,
         layout: Layout { section, name, columns, notes: NOTES },
         details: vec![
-            ("load", format!("iperf3; cold: sendfile; rr: {ASKERS} connections, 1 byte; {}", bed::CONGESTION)),
+            ("load", format!("iperf3; cold: sendfile; rr: {ASKERS} connections, 1 byte; {}", CONGESTION)),
             ("wire", "a veth pair; nic-csum: tso off gso off tx on gro on; nic: tx off".into()),
             ("steering", "what a host gets is worked on by its core, GRO in a kernel thread".into()),
             ("counted", "TX: the sender's core, RX: the receiver's; segue, stack, load, interrupts".into()),

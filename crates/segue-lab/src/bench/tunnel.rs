@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use super::bed;
 use super::definition::Bench;
 use super::ends;
 use super::layout::Layout;
@@ -16,7 +15,9 @@ use super::point::{Part, Point, Sample};
 use super::rr::QUANTILES;
 use super::site::Site;
 use crate::load::{self, Load, Style};
-use crate::{Case, Cpu, Family, Ground, Host, LabError, LinkForm, Named, Options, Peer, Prepared, Proto, connect};
+use crate::{
+    CONGESTION, Case, Cpu, Family, Ground, Host, LabError, LinkForm, Named, Options, Peer, Prepared, Proto, connect,
+};
 
 /// Number of the tunnel's network.
 const NET: u8 = 1;
@@ -181,7 +182,7 @@ pub(super) fn bench() -> Bench {
             notes: columns::NOTES,
         },
         details: vec![
-            ("load", format!("iperf3, one flow unless named, {}; outside the family that is inside", bed::CONGESTION)),
+            ("load", format!("iperf3, one flow unless named, {}; outside the family that is inside", CONGESTION)),
             (
                 "segue",
                 "gre in gue with remcsum; fastpath-: by the in-kernel path; fastd: method null; wireguard-go encrypts"
@@ -203,8 +204,6 @@ fn sample(site: &Site, form: Form) -> Result<Sample, LabError> {
     let (mut a, mut b) = (Host::new("a")?, Host::new("b")?);
     a.account(&cpu);
     b.account(&cpu);
-    bed::without_pacing(&a)?;
-    bed::without_pacing(&b)?;
     connect(&a, &b, form.link)?;
     let families = [form.family];
     let options = Options { segue: program.clone(), link: form.link, outer: form.outer, ..Options::default() };
