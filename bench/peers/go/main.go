@@ -73,8 +73,8 @@ func median(times int, work func() time.Duration) time.Duration {
 
 // kinds has the work of each kind of row in which a peer can take part.
 var kinds = map[string]string{
-	"known-1": "join", "known-8": "join", "known-64": "join", "verifying-1": "join", "verifying-8": "join", "cold-1": "join",
-	"cold-8": "join", "acks": "join", "icmp": "join", "push": "join", "random": "join", "reversed": "join", "cut": "cut",
+	"known-1": "join", "known-8": "join", "known-64": "join", "verifying-1": "join", "verifying-8": "join",
+	"verifying-64": "join", "cold-1": "join", "cold-8": "join", "acks": "join", "icmp": "join", "push": "join", "random": "join", "reversed": "join", "cut": "cut",
 	"sum-40": "sum", "sum-1460": "sum", "sum-9000": "sum", "sum-65535": "sum",
 }
 

@@ -270,7 +270,7 @@ impl Peer for TunRs {
 
     fn time(&mut self, row: &Row, times: usize) -> Option<f64> {
         match row.work {
-            Work::Join if row.held == 0 && row.key != "full" => {
+            Work::Join if row.held == 0 && !row.key.starts_with("full") => {
                 Some(Clock::each(times, row.packets(), |_| self.join(row)))
             }
             Work::Sum => Some(summed(self.clock, row, times, self.sum)),
