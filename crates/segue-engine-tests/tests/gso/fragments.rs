@@ -502,6 +502,54 @@ fn lengths_that_disagree_are_refused() {
     assert_eq!(refusal(&padded, 1500, SENDER), Refusal::Trailing);
 }
 
+/// Tests that bytes behind the inner packet do not matter to a router, which does not look inside, unless a checksum is
+/// owed there.
+#[test]
+fn a_router_fragments_by_the_outermost_length() {
+    let plain = datagram(free(1, 3), 2990).bytes();
+    let tunnel = Tunnel { ip: free(0, 1), udp: None, gre: None, ethernet: None };
+    let whole = tunnel.wrap(&[&plain[..], &[7; 10]].concat());
+    let limits = limits(1500, Fragment::Router);
+    let out = split_both(&load(&whole, Start::Ip), &limits).unwrap().0;
+    let bytes: Vec<_> = out.into_iter().map(|out| out.bytes).collect();
+    let mut together = reassemble(&bytes).unwrap();
+    together[10..12].copy_from_slice(&whole[10..12]);
+    assert!(together == whole && bytes.len() == 3);
+    let mut owing = load(&whole, Start::Ip);
+    owing.offload.unit = Unit::Whole(Csum::Partial);
+    assert_eq!(refusal_of(&owing, 1500, Fragment::Router), Refusal::Trailing);
+}
+
+/// Tests that no IPv4 header with a wrong checksum leaves with a right one: neither that of the fragmented packet, nor
+/// one around it. One inside is payload.
+#[test]
+fn a_packet_with_a_wrong_header_checksum_is_refused() {
+    let tunnel = over_udp(free(0, 1), Shim::Gue(None), None, false, true);
+    let (plain, inside) = (datagram(free(1, 3), 3000).bytes(), tunnel.wrap(&datagram(free(1, 3), 3000).bytes()));
+    for (bytes, headers) in [(plain, &[0][..]), (inside, &[0, 32][..])] {
+        for &header in headers {
+            for at in [8, 10, 11, 16] {
+                let mut wrong = bytes.clone();
+                wrong[header + at] ^= 1;
+                assert_eq!(refusal(&wrong, 1500, SENDER), Refusal::IpChecksum, "{header} {at}");
+                let router = split_both(&load(&wrong, Start::Ip), &limits(1500, Fragment::Router)).map(drop);
+                assert_eq!(router, if header == 0 { Err(Refusal::IpChecksum) } else { Ok(()) }, "{header} {at}");
+            }
+        }
+    }
+}
+
+/// Tests that a packet of which not all extension headers are known is not fragmented: some may belong in each
+/// fragment.
+#[test]
+fn an_ipv6_packet_with_too_many_extension_headers_is_refused() {
+    for (len, is_cut) in [(94, true), (102, false)] {
+        let ip = Ip::V6(V6 { extensions: vec![(0, vec![0; len])], ..V6::new(1, 1, 2) });
+        let split = split_both(&load(&datagram(ip, 3000).bytes(), Start::Ip), &limits(1500, SENDER));
+        assert_eq!(split.map(|(out, _)| out.len()), if is_cut { Ok(3) } else { Err(Refusal::TooBig) });
+    }
+}
+
 #[test]
 fn an_unverified_outer_checksum_is_not_corrected() {
     let tunnel = over_udp(free(0, 1), Shim::Gue(None), None, true, true);

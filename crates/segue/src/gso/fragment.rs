@@ -17,6 +17,7 @@ use super::refusal::Refusal;
 use super::whole;
 use crate::checksum::{Field, Sum};
 use crate::packet::{Buffer, Csum, Header, Kind, Layer, LayerCsum, Layout, Packet, Remote, Stop, Unit, remote};
+use crate::wire::ipv6::Chain;
 use crate::wire::parse::MAX_HEADER_BYTES;
 use crate::wire::{ethernet, ethertype, gre, ipv4, ipv6, protocol, read_u16, udp, write_u16, write_u32};
 
@@ -77,7 +78,9 @@ pub(super) fn is_needed<B: Buffer>(packet: &Packet<B>, limits: &Limits) -> bool 
 
 /// Returns the length of a packet in bytes, without padding.
 fn len<B: Buffer>(packet: &Packet<B>) -> usize {
-    if packet.layout.is_padded() { packet.layout.end().clamp(packet.head.len(), packet.len()) } else { packet.len() }
+    let (layout, end) = (&packet.layout, packet.layout.end());
+    let has_end = !layout.is_exact() && layout.outer_ip().is_some() && end >= packet.head.len();
+    if has_end { end.min(packet.len()) } else { packet.len() }
 }
 
 /// Returns the number of leading bytes that do not count towards the MTU: up to the outermost IP header, or up to the
@@ -93,6 +96,13 @@ pub(super) fn uncounted(head: &[u8], layout: &Layout, limits: &Limits) -> usize 
         FreeTags::None => tags.count(),
     };
     l3 - ethernet::VLAN_LEN * counted
+}
+
+/// Checks that the checksums of these IPv4 headers are right, because they are computed anew in each fragment.
+fn check_sums(head: &[u8], headers: &[Header]) -> Result<(), Refusal> {
+    let is_right =
+        |header: &Header| header.kind != Kind::Ipv4 || Sum::of(&head[header.start()..header.end()]).fold() == 0xffff;
+    if headers.iter().all(is_right) { Ok(()) } else { Err(Refusal::IpChecksum) }
 }
 
 impl<'a> Cut<'a> {
@@ -115,10 +125,16 @@ impl<'a> Cut<'a> {
             return Err(Refusal::TooBig);
         }
         let has_layers = layout.headers()[..ip].iter().any(Header::is_ip);
-        if !(layout.is_exact() || layout.is_padded() && !has_layers) {
+        let has_lengths = match limits.fragment {
+            // What is inside the outermost packet is not read, unless a checksum is to be completed there.
+            Fragment::Router if csum != Csum::Partial => true,
+            _ => layout.is_exact() || layout.is_padded() && !has_layers,
+        };
+        if !has_lengths {
             return Err(Refusal::Trailing);
         }
         check(packet.head.bytes(), layout)?;
+        check_sums(packet.head.bytes(), &layout.headers()[..=ip])?;
 
         let mut cut = Cut {
             head: [0; MAX_HEADER_BYTES],
@@ -180,10 +196,18 @@ impl<'a> Cut<'a> {
     }
 
     fn read_v6(&mut self, header: &Header) -> Result<bool, Refusal> {
-        if self.layout.stop() == Stop::Fragment && self.layout.headers().len() == self.ip + 1 {
-            return Err(Refusal::Fragment);
+        let bytes = &self.head[header.start()..header.end()];
+        if self.layout.headers().len() == self.ip + 1 {
+            match self.layout.stop() {
+                Stop::Fragment => return Err(Refusal::Fragment),
+                // Of extension headers that are not listed some may have to be in each fragment.
+                Stop::TooDeep if ipv6::chain(bytes[ipv6::NEXT_HEADER], &bytes[ipv6::LEN..]) == Chain::Truncated => {
+                    return Err(Refusal::TooBig);
+                }
+                _ => {}
+            }
         }
-        let (len, next_at) = ipv6::unfragmentable(&self.head[header.start()..header.end()]);
+        let (len, next_at) = ipv6::unfragmentable(bytes);
         self.common = header.start() + len;
         self.next_at = Some(header.start() + next_at);
         if len - ipv6::LEN + self.fragmentable() > MAX_IP_LEN {

@@ -23,5 +23,6 @@ crate::reasons! {
         Trailing = "gso_trailing": "Bytes after the inner packet of a packet to be fragmented, or of one whose checksum is left to a device.",
         Sequence = "gso_gre_sequence": "A packet to be fragmented under a GRE sequence number, of which it has only one.",
         Unverified = "gso_outer_unknown": "A packet to be fragmented whose outer checksum was not verified.",
+        IpChecksum = "gso_ip_checksum": "A packet to be fragmented with a wrong IPv4 header checksum, which would leave as a right one.",
     }
 }

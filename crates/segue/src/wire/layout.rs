@@ -64,7 +64,8 @@ pub enum Stop {
     Fragment,
     /// Lengths in a header contradict each other or the bytes present.
     Malformed,
-    /// The packet exceeds [`MAX_HEADERS`], [`MAX_HEADER_BYTES`] or a limit of the IPv6 chain.
+    /// The packet exceeds [`MAX_HEADERS`], [`MAX_HEADER_BYTES`] or a limit of the IPv6 chain; of an IPv6 header with
+    /// such a chain only the fixed header is listed.
     TooDeep,
 }
 

@@ -107,9 +107,9 @@ pub(super) fn parse_any(bytes: &[u8], len: usize, start: Start, tunnels: &Tunnel
             Next::Type(ethertype::IPV4) | Next::Protocol(protocol::IPV4) => match ipv4_header(rest, have) {
                 Ok(ip) => {
                     limit = shorten(&mut layout, off + ip.total_len, limit);
-                    if ip.fragment {
+                    if let Some(stop) = ip.stop {
                         let listed = layout.push(Kind::Ipv4, ip.len);
-                        return layout.stopped(if listed { Stop::Fragment } else { Stop::TooDeep });
+                        return layout.stopped(if listed { stop } else { Stop::TooDeep });
                     }
                     Some((Kind::Ipv4, ip.len, Some(Next::Protocol(ip.protocol))))
                 }
@@ -118,9 +118,9 @@ pub(super) fn parse_any(bytes: &[u8], len: usize, start: Start, tunnels: &Tunnel
             Next::Type(ethertype::IPV6) | Next::Protocol(protocol::IPV6) => match ipv6_header(rest, have) {
                 Ok(ip) => {
                     limit = shorten(&mut layout, off + ip.total_len, limit);
-                    if ip.fragment {
+                    if let Some(stop) = ip.stop {
                         let listed = layout.push(Kind::Ipv6, ip.len);
-                        return layout.stopped(if listed { Stop::Fragment } else { Stop::TooDeep });
+                        return layout.stopped(if listed { stop } else { Stop::TooDeep });
                     }
                     Some((Kind::Ipv6, ip.len, Some(Next::Protocol(ip.protocol))))
                 }
@@ -186,7 +186,8 @@ struct Ip {
     len: usize,
     total_len: usize,
     protocol: u8,
-    fragment: bool,
+    /// The reason for which this header is the last one.
+    stop: Option<Stop>,
 }
 
 /// Reads an IPv4 header; the packet has `have` bytes, the first of which are `bytes`.
@@ -200,8 +201,8 @@ fn ipv4_header(bytes: &[u8], have: usize) -> Result<Ip, Stop> {
     if header[0] >> 4 != 4 || len < ipv4::MIN_LEN || total_len < len || total_len > have || len > bytes.len() {
         return Err(Stop::Malformed);
     }
-    let fragment = u16::from_be_bytes([header[6], header[7]]) & (ipv4::MF | ipv4::OFFSET) != 0;
-    Ok(Ip { len, total_len, protocol: header[ipv4::PROTOCOL], fragment })
+    let is_fragment = u16::from_be_bytes([header[6], header[7]]) & (ipv4::MF | ipv4::OFFSET) != 0;
+    Ok(Ip { len, total_len, protocol: header[ipv4::PROTOCOL], stop: is_fragment.then_some(Stop::Fragment) })
 }
 
 fn ipv6_header(bytes: &[u8], have: usize) -> Result<Ip, Stop> {
@@ -214,11 +215,14 @@ fn ipv6_header(bytes: &[u8], have: usize) -> Result<Ip, Stop> {
     if header[0] >> 4 != 6 || total_len > have {
         return Err(Stop::Malformed);
     }
-    match ipv6::chain(header[ipv6::NEXT_HEADER], &bytes[ipv6::LEN..total_len.min(bytes.len())]) {
-        ipv6::Chain::End { next, len } => Ok(Ip { len: ipv6::LEN + len, total_len, protocol: next, fragment: false }),
-        ipv6::Chain::Fragment => Ok(Ip { len: ipv6::LEN, total_len, protocol: protocol::FRAGMENT, fragment: true }),
+    let next = header[ipv6::NEXT_HEADER];
+    let fixed = |stop| Ok(Ip { len: ipv6::LEN, total_len, protocol: next, stop: Some(stop) });
+    match ipv6::chain(next, &bytes[ipv6::LEN..total_len.min(bytes.len())]) {
+        ipv6::Chain::End { next, len } => Ok(Ip { len: ipv6::LEN + len, total_len, protocol: next, stop: None }),
+        ipv6::Chain::Fragment => fixed(Stop::Fragment),
         ipv6::Chain::Truncated => Err(Stop::Malformed),
-        ipv6::Chain::TooLong => Err(Stop::TooDeep),
+        // The fixed header is enough for a router (RFC 8200, section 4; RFC 7045).
+        ipv6::Chain::TooLong => fixed(Stop::TooDeep),
     }
 }
 
@@ -253,6 +257,27 @@ mod tests {
         let len = (udp::LEN + payload.len()) as u16;
         let header = [[0, 53], port.to_be_bytes(), len.to_be_bytes(), [0, 0]].concat();
         ip(protocol::UDP, &[&header, payload].concat())
+    }
+
+    /// Tests that only the fixed header is listed where the chain of extension headers is too long, in a tunnel too,
+    /// and that padding is told apart.
+    #[test]
+    fn an_ipv6_header_whose_chain_is_too_long_is_the_last_one() {
+        for (units, headers, stop) in [(11, 2, Stop::Transport), (12, 1, Stop::TooDeep)] {
+            let mut v6 = vec![0x60, 0, 0, 0, 0, 0, protocol::HOP_BY_HOP, 64];
+            v6.resize(ipv6::LEN, 0);
+            v6.extend([protocol::UDP, units]);
+            v6.resize(ipv6::LEN + 8 + usize::from(units) * 8, 0);
+            v6.extend([0, 1, 0, 2, 0, 8, 0, 0]);
+            v6[5] = (v6.len() - ipv6::LEN) as u8;
+            let padded = [&v6[..], &[0; 3]].concat();
+            for (packet, outer) in [(padded, 0), (ip(protocol::IPV6, &v6), 1)] {
+                let layout = parse(&packet, Start::Ip, &Tunnels::NONE);
+                assert_eq!((layout.headers().len(), layout.stop()), (outer + headers, stop), "{units}");
+                assert!(headers == 2 || layout.headers()[outer].end() == ipv6::LEN + 20 * outer);
+                assert_eq!((layout.is_padded(), layout.end()), (outer == 0, 20 * outer + v6.len()));
+            }
+        }
     }
 
     #[test]

@@ -5,8 +5,8 @@ use super::headers::TunnelHeaders;
 use super::refusal::DecapRefusal;
 use crate::checksum::{Field, Sum};
 use crate::encap::inner::Inner;
-use crate::packet::{Csum, Gso, GsoKind, Head, Kind, Layout, Start, Stop, TrainCsum, Tunnels, Unit};
-use crate::wire::{ethernet, ipv4, ipv6, read_u16, write_u16};
+use crate::packet::{Csum, Gso, GsoKind, Head, Kind, Layout, Start, TrainCsum, Tunnels, Unit};
+use crate::wire::{ethernet, ipv4, read_u16, write_u16};
 
 impl Decapsulator {
     /// Returns the state of a packet whose transport checksum this host's kernel left unfinished: a single packet, or
@@ -41,7 +41,10 @@ impl Decapsulator {
         }
         let inner = Inner::read(rest).ok_or(DecapRefusal::InnerMalformed)?;
         let packet = rest.get(..inner.total_len).ok_or(DecapRefusal::InnerMalformed)?;
-        let layout = inner_layout(packet, &inner)?;
+        let layout = crate::wire::parse(packet, Start::Ip, &Tunnels::NONE);
+        if layout.headers().is_empty() {
+            return Err(DecapRefusal::InnerMalformed);
+        }
         if !self.config.mode.takes(inner.version) || tunnel.version != inner.version {
             return Err(DecapRefusal::InnerVersion);
         }
@@ -61,20 +64,6 @@ pub(super) struct InnerPacket {
     pub(super) l3: usize,
     /// DSCP and ECN byte of the inner IP header, if there is one.
     pub(super) tos: Option<u8>,
-}
-
-/// Parses a packet of exactly one IP length, and lists the fixed IP header even if the parser stopped earlier.
-fn inner_layout(packet: &[u8], inner: &Inner) -> Result<Layout, DecapRefusal> {
-    let mut layout = crate::wire::parse(packet, Start::Ip, &Tunnels::NONE);
-    if !layout.headers().is_empty() {
-        return Ok(layout);
-    }
-    let listed = match (layout.stop(), inner.version) {
-        (Stop::TooDeep, 4) => layout.push(Kind::Ipv4, ipv4::header_len(packet[ipv4::VERSION_IHL])),
-        (Stop::TooDeep, _) => layout.push(Kind::Ipv6, ipv6::LEN),
-        (Stop::Malformed | Stop::Foreign | Stop::Protocol | Stop::Fragment | Stop::Transport, _) => false,
-    };
-    if listed { Ok(layout) } else { Err(DecapRefusal::InnerMalformed) }
 }
 
 /// Changes the DSCP and ECN byte of the IP header at `l3`. A wrong header checksum stays wrong; `sum` is updated.
