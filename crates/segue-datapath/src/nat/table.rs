@@ -43,13 +43,15 @@ pub(super) struct Table {
     outside: Index,
     ports: Ports,
     hosts: SlotMap<u32, Host>,
-    /// Unassured mappings by protocol, with their links; those of one host are linked in its entry.
+    /// Unassured mappings by protocol, with their links; all mappings of one host are linked in its entry.
     unassured: [List; 3],
     links: Links,
     host_links: Links,
     cursor: usize,
     tries: u64,
     early_drops: u64,
+    /// Slot of the mapping that a hairpinned packet is for, which is not evicted for that of its sender.
+    target: Option<u32>,
 }
 
 /// The mappings of one inside host.
@@ -57,10 +59,14 @@ pub(super) struct Table {
 struct Host {
     count: usize,
     unassured: List,
+    /// Assured mappings, those that were examined longest ago first.
+    assured: List,
 }
 
 /// Number of slots that are examined for an expired mapping when the table is full or no port is free.
 const SWEEP_FOR_ROOM: usize = 256;
+/// Number of assured mappings of a host at its limit that are examined for an expired one.
+const EXAMINED: usize = 16;
 /// Size of the random sample from which a mapping of the heaviest host is evicted when the table is full of assured
 /// ones.
 const SAMPLE: usize = 16;
@@ -81,6 +87,7 @@ impl Table {
             cursor: 0,
             tries: config.seed,
             early_drops: 0,
+            target: None,
         }
     }
 
@@ -191,12 +198,16 @@ impl Table {
     fn make_room(&mut self, host: u32, now: Nanos) -> Result<(), Refusal> {
         let own = self.hosts.get(&host).copied().unwrap_or_default();
         if own.count >= self.config.most_per_host {
-            self.early_drop(own.unassured.oldest().ok_or(Refusal::HostFull)?);
+            match self.host_links.oldest_but(&own.unassured, self.target) {
+                Some(slot) => self.early_drop(slot),
+                None if self.remove_expired_of(host, now) => {}
+                None => return Err(Refusal::HostFull),
+            }
         }
         if self.len() < self.config.most {
             return Ok(());
         }
-        let oldest = self.unassured.iter().filter_map(List::oldest);
+        let oldest = self.unassured.iter().filter_map(|list| self.links.oldest_but(list, self.target));
         let last = |slot: &u32| self.slots.get(*slot as usize).and_then(Option::as_ref).map(|mapping| mapping.last);
         if let Some(slot) = oldest.min_by_key(last) {
             self.early_drop(slot);
@@ -212,6 +223,27 @@ impl Table {
         if self.len() < self.config.most { Ok(()) } else { Err(Refusal::Full) }
     }
 
+    /// Removes an expired one of a host's assured mappings. It examines a few of them, the next time the next ones.
+    /// Returns whether one was expired.
+    fn remove_expired_of(&mut self, host: u32, now: Nanos) -> bool {
+        for _ in 0..EXAMINED {
+            let Some(own) = self.hosts.get_mut(&host) else { return false };
+            let Some(slot) = own.assured.oldest() else { return false };
+            self.host_links.remove(&mut own.assured, slot);
+            self.host_links.push(&mut own.assured, slot);
+            if self.slots[slot as usize].as_ref().is_some_and(|mapping| self.is_over(mapping, now)) {
+                self.remove(slot);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Sets the mapping of an outside port as the one that a hairpinned packet is for, or none.
+    pub(super) fn set_target(&mut self, target: Option<(Protocol, u16)>) {
+        self.target = target.and_then(|(protocol, outside)| self.slot_outside(protocol, outside));
+    }
+
     /// Returns a mapping whose host has more mappings than `host`: the one of the heaviest host in a random sample of
     /// the slots that `slot_at` returns for random numbers. An open TCP connection with an outside host is never given
     /// up (RFC 5382, REQ-5).
@@ -222,7 +254,7 @@ impl Table {
             let number = random(&mut self.tries);
             let Some(slot) = slot_at(self, number) else { continue };
             let mapping = self.slots.get(slot as usize).and_then(Option::as_ref);
-            let Some(mapping) = mapping.filter(|one| one.is_evictable()) else { continue };
+            let Some(mapping) = mapping.filter(|one| one.is_evictable() && self.target != Some(slot)) else { continue };
             let of_host = count(self, mapping.inside.0);
             if of_host > heaviest.0 {
                 heaviest = (of_host, Some(slot));
@@ -249,14 +281,12 @@ impl Table {
     /// Updates a mapping for a packet that passes.
     fn see(&mut self, slot: u32, seen: ObservedPacket, now: Nanos) {
         let Some(Some(mapping)) = self.slots.get_mut(slot as usize) else { return };
-        let was_listed = !mapping.is_assured();
+        let was_unassured = !mapping.is_assured();
         mapping.see(seen, now);
-        let is_listed = !mapping.is_assured();
-        // A listed mapping that was used becomes the last of its list.
-        if was_listed && (seen.is_outbound || !is_listed) {
-            self.unlist(slot);
-        }
-        if is_listed && (seen.is_outbound || !was_listed) {
+        let is_unassured = !mapping.is_assured();
+        // An unassured mapping that was used becomes the last of its list.
+        if was_unassured != is_unassured || is_unassured && seen.is_outbound {
+            self.unlist(slot, was_unassured);
             self.list(slot);
         }
     }
@@ -277,7 +307,7 @@ impl Table {
         if let Some(port) = free(self) {
             return Some(port);
         }
-        if let Some(slot) = self.unassured[protocol as usize].oldest() {
+        if let Some(slot) = self.links.oldest_but(&self.unassured[protocol as usize], self.target) {
             self.early_drop(slot);
             return free(self);
         }
@@ -336,21 +366,16 @@ impl Table {
         self.ports.take(mapping.protocol, mapping.outside);
         match self.hosts.get_mut(&mapping.inside.0) {
             Some(host) => host.count += 1,
-            None => _ = self.hosts.insert(mapping.inside.0, Host { count: 1, unassured: List::default() }),
+            None => _ = self.hosts.insert(mapping.inside.0, Host { count: 1, ..Host::default() }),
         }
-        let is_listed = !mapping.is_assured();
         self.slots[slot as usize] = Some(mapping);
-        if is_listed {
-            self.list(slot);
-        }
+        self.list(slot);
         slot
     }
 
     fn remove(&mut self, slot: u32) {
         let Some(mapping) = self.slots.get(slot as usize).and_then(Option::as_ref) else { return };
-        if !mapping.is_assured() {
-            self.unlist(slot);
-        }
+        self.unlist(slot, !mapping.is_assured());
         let Some(mapping) = self.slots.get_mut(slot as usize).and_then(Option::take) else { return };
         self.inside.remove(&(mapping.protocol, mapping.inside), slot);
         self.outside.remove(&(mapping.protocol, mapping.outside), slot);
@@ -364,20 +389,26 @@ impl Table {
         self.free.push(slot);
     }
 
-    /// Appends a mapping that is not assured to the end of its lists.
+    /// Appends a mapping to the end of its lists.
     fn list(&mut self, slot: u32) {
-        let Some(Some(Mapping { protocol, inside, .. })) = self.slots.get(slot as usize) else { return };
-        self.links.push(&mut self.unassured[*protocol as usize], slot);
-        if let Some(host) = self.hosts.get_mut(&inside.0) {
-            self.host_links.push(&mut host.unassured, slot);
+        let Some(Some(mapping)) = self.slots.get(slot as usize) else { return };
+        let is_unassured = !mapping.is_assured();
+        if is_unassured {
+            self.links.push(&mut self.unassured[mapping.protocol as usize], slot);
+        }
+        if let Some(host) = self.hosts.get_mut(&mapping.inside.0) {
+            self.host_links.push(if is_unassured { &mut host.unassured } else { &mut host.assured }, slot);
         }
     }
 
-    fn unlist(&mut self, slot: u32) {
-        let Some(Some(Mapping { protocol, inside, .. })) = self.slots.get(slot as usize) else { return };
-        self.links.remove(&mut self.unassured[*protocol as usize], slot);
-        if let Some(host) = self.hosts.get_mut(&inside.0) {
-            self.host_links.remove(&mut host.unassured, slot);
+    /// Removes a mapping from its lists, those of mappings that are not assured or the other one.
+    fn unlist(&mut self, slot: u32, is_unassured: bool) {
+        let Some(Some(mapping)) = self.slots.get(slot as usize) else { return };
+        if is_unassured {
+            self.links.remove(&mut self.unassured[mapping.protocol as usize], slot);
+        }
+        if let Some(host) = self.hosts.get_mut(&mapping.inside.0) {
+            self.host_links.remove(if is_unassured { &mut host.unassured } else { &mut host.assured }, slot);
         }
     }
 }

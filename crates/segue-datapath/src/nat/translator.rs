@@ -103,6 +103,8 @@ impl Nat {
         } else {
             None
         };
+        // Whatever gives way to the sender's mapping, the target's does not.
+        self.table.set_target(target.map(|_| (protocol, flow.destination.port)));
         let outside = self.table.outbound(protocol, (source.address, source.port), seen, now)?;
         rewrite::flow(packet, &flow, Side::Source, TransportAddr { address, port: outside }, copy)?;
         let Some(target) = target else { return Ok(Done::Translated) };

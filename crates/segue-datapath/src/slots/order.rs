@@ -47,6 +47,15 @@ impl Links {
         list.last = slot;
     }
 
+    /// Returns the slot of the entry of `list` that was used least recently, but for that in the slot `but`.
+    pub(crate) fn oldest_but(&self, list: &List, but: Option<u32>) -> Option<u32> {
+        let oldest = list.oldest()?;
+        if but != Some(oldest) {
+            return Some(oldest);
+        }
+        self.0.get(oldest as usize).map(|link| link.behind).filter(|behind| *behind != NONE)
+    }
+
     /// Removes a slot from the list that it is in.
     pub(crate) fn remove(&mut self, list: &mut List, slot: u32) {
         let Some(&Link { before, behind }) = self.0.get(slot as usize) else { return };
@@ -78,6 +87,8 @@ mod tests {
             links.remove(list, slot);
             links.push(list, slot);
         }
+        let other = |list: &List, but| links.oldest_but(list, but);
+        assert_eq!([None, Some(8), Some(2)].map(|but| other(&lists[0], but)), [Some(8), Some(2), Some(8)]);
         let mut order = Vec::new();
         for list in &mut lists {
             while let Some(slot) = list.oldest() {
@@ -86,6 +97,9 @@ mod tests {
             }
         }
         assert_eq!(order, [8, 2, 0, 1, 5, 3]);
+        let mut single = List::default();
+        links.push(&mut single, 4);
+        assert_eq!([None, Some(4)].map(|but| links.oldest_but(&single, but)), [Some(4), None]);
         assert_eq!(lists, [List::default(); 2]);
     }
 }

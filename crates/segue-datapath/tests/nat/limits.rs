@@ -2,7 +2,7 @@
 //! mappings.
 
 use segue::time::Nanos;
-use segue_datapath::nat::{Nat, Protocol, Refusal};
+use segue_datapath::nat::{Done, Nat, Protocol, Refusal};
 use segue_testkit::build::{self, L4, Udp};
 
 use super::{CLIENT, Endpoint, OUTSIDE, SECOND, SERVER, Talk, echo, error, into, ip, judge, load, nat, out, tcp, udp};
@@ -115,6 +115,57 @@ fn a_host_has_room_again_for_what_has_ended_and_no_more() {
         send_request_and_answer(&mut nat, own(port), 1000 * SECOND).unwrap();
     }
     refused(&mut nat, 1001);
+}
+
+/// Tests that mappings that have ended count for nothing before they are swept, and that a packet of a host whose other
+/// mappings are alive looks at a few of them only.
+#[test]
+fn a_host_at_its_limit_gets_the_place_of_what_has_ended_before_it_is_swept() {
+    let mut nat = nat(|config| config.most_per_host = 40);
+    for port in 1..=40 {
+        // Those of 33 to 40 are over first.
+        send_request_and_answer(&mut nat, own(port), if port <= 32 { SECOND } else { 0 }).unwrap();
+    }
+    let mut send = |port, now| send_request_and_answer(&mut nat, own(port), now);
+    assert_eq!(send(100, 300 * SECOND), Err(Refusal::HostFull));
+    // The places of 17 to 32 are next, and then those that are over.
+    assert_eq!(send(101, 300 * SECOND + 1), Err(Refusal::HostFull));
+    assert_eq!((101..=108).filter(|port| send(*port, 300 * SECOND + 1).is_ok()).count(), 8);
+    for port in 109..=130 {
+        assert_eq!(send(port, 300 * SECOND + 1), Err(Refusal::HostFull));
+    }
+    // All have ended: as many as before find a place at once.
+    assert!((200..240).all(|port| send(port, 1000 * SECOND).is_ok()));
+    assert_eq!((nat.len(), nat.early_drops()), (40, 0));
+}
+
+/// Tests that the mapping of a hairpinned packet's sender takes the place of another mapping than the one that the
+/// packet is for.
+#[test]
+fn a_packet_between_two_hosts_inside_does_not_evict_the_mapping_that_it_is_for() {
+    for limit in ["table", "host", "ports"] {
+        let mut nat = nat(|config| match limit {
+            "table" => config.most = 2,
+            "host" => config.most_per_host = 2,
+            _ => config.ports = (40_000, 40_001),
+        });
+        send_request(&mut nat, own(1), 0).unwrap();
+        send_request(&mut nat, own(2), 1).unwrap();
+        let target = nat.mappings(Nanos(1)).find(|mapping| mapping.inside.1 == 1).unwrap().outside;
+        // From the host of the mapping itself, which has no room for another one.
+        let mut packet = load(&udp(own(3), (OUTSIDE, target), 9).bytes());
+        assert_eq!(nat.outbound(&mut packet, Nanos(2), &mut super::copy), Ok(Done::Hairpin), "{limit}");
+        assert_eq!(
+            super::bytes(&packet)[16..24],
+            [198, 18, 0, 1, packet.head.bytes()[20], packet.head.bytes()[21], 0, 1]
+        );
+        assert_eq!((ports(&nat), nat.early_drops()), (vec![1, 3], 1), "{limit}");
+        // Where there is no other one, the packet is refused.
+        send_request_and_answer(&mut nat, own(3), 3).unwrap();
+        let mut packet = load(&udp(own(4), (OUTSIDE, target), 9).bytes());
+        assert!(nat.outbound(&mut packet, Nanos(4), &mut super::copy).is_err(), "{limit}");
+        assert_eq!(ports(&nat), [1, 3], "{limit}");
+    }
 }
 
 #[test]
