@@ -81,7 +81,7 @@ fn dump(netlink: &mut Netlink) -> io::Result<Nexthops> {
 /// dump, and where the kernel does not know such objects.
 ///
 /// # Errors
-/// That with which the kernel ends the dump.
+/// That with which the kernel refuses or ends the dump.
 pub fn add(all: &mut Nexthops, datagram: &[u8], sequence: u32) -> io::Result<ControlFlow<()>> {
     let mut rest = datagram;
     while let Some((kind, number, body, behind)) = message(rest) {
@@ -95,7 +95,14 @@ pub fn add(all: &mut Nexthops, datagram: &[u8], sequence: u32) -> io::Result<Con
                 }
                 return Ok(ControlFlow::Break(()));
             }
-            NLMSG_ERROR => return Ok(ControlFlow::Break(())),
+            NLMSG_ERROR => {
+                let code = word(body).map_or(0, u32::cast_signed).saturating_neg();
+                return match code {
+                    // Kernels before 5.3 do not know the request.
+                    0 | libc::EOPNOTSUPP | libc::EINVAL => Ok(ControlFlow::Break(())),
+                    _ => Err(io::Error::from_raw_os_error(code)),
+                };
+            }
             RTM_NEWNEXTHOP => all.extend(nexthop(body)),
             _ => {}
         }
@@ -149,6 +156,31 @@ mod tests {
         bytes.extend(value);
         bytes.resize(bytes.len().next_multiple_of(4), 0);
         bytes
+    }
+
+    #[test]
+    fn only_the_errors_of_kernels_without_nexthops_mean_that_there_are_none() {
+        for (code, is_none) in [
+            (0, true),
+            (libc::EOPNOTSUPP, true),
+            (libc::EINVAL, true),
+            (libc::ENOMEM, false),
+            (libc::EPERM, false),
+            (libc::EBUSY, false),
+        ] {
+            let mut datagram = (HEADER as u32 + 4).to_ne_bytes().to_vec();
+            datagram.extend(NLMSG_ERROR.to_ne_bytes());
+            datagram.extend([0; 2]);
+            datagram.extend(7_u32.to_ne_bytes());
+            datagram.extend([0; 4]);
+            datagram.extend((-code).to_ne_bytes());
+            let mut all = Nexthops::new();
+            match add(&mut all, &datagram, 7) {
+                Ok(flow) => assert!(is_none && flow.is_break() && all.is_empty(), "{code}"),
+                Err(error) => assert!(!is_none && error.raw_os_error() == Some(code), "{code}: {error}"),
+            }
+            assert!(add(&mut all, &datagram, 8).unwrap().is_continue(), "the answer to another request");
+        }
     }
 
     #[test]
