@@ -197,6 +197,18 @@ pub const CODES: &[HealthCode] = &[
         "--accept-ra uses those of router advertisements.",
     ),
     code(
+        "address_local",
+        "This host has the outside address of the NAT itself.",
+        "It was added to an interface after the gateway had started.",
+        "sudo ip addr del ADDRESS dev IFNAME, or another outside address.",
+    ),
+    code(
+        "address_conflict",
+        "Another host has the outside address of the NAT too.",
+        "It was configured there, or a DHCP server has assigned it.",
+        "tcpdump -eni IFNAME arp shows the link address of that host: give it another address, or the NAT.",
+    ),
+    code(
         "guest_gone",
         "No guest is connected to a `vhost:` port.",
         "The virtual machine does not run, or uses another socket.",

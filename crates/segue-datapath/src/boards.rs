@@ -6,9 +6,33 @@ use crate::board::{Board, Group, Name};
 use crate::endpoint::LINK_DOWN;
 use crate::tunnel::REFUSED_FOR;
 
-/// Numbers of a port that are states, not counts: whether its interface is down, whether trains of datagrams are in
-/// use, whether the trace has ended because of an error or its size, and the reason of the last refused packet.
-const STATES: [&str; 5] = [LINK_DOWN, segue_port::udp::UDP_SEGMENT_ON, "trace_failed", "trace_full", REFUSED_FOR];
+/// Numbers of a port that are states, not counts. The metrics have the same ones as gauges, except the reason of the
+/// last refused packet, which is no metric.
+const STATES: [&str; 23] = [
+    LINK_DOWN,
+    "gone",
+    "stranger",
+    "mtu",
+    "refused_mtu",
+    "link_mbit",
+    "peer_table_round_ns",
+    "fdb_entries",
+    "address_local",
+    "address_conflict",
+    segue_port::udp::UDP_SEGMENT_ON,
+    "trace_failed",
+    "trace_full",
+    "guest_connected",
+    "guest_ready",
+    "guest_stalled",
+    "guest_csum",
+    "guest_tso4",
+    "guest_tso6",
+    "guest_uso",
+    "guest_mergeable",
+    "guest_event_idx",
+    REFUSED_FOR,
+];
 
 /// The boards of the workers of one instance, whose pipelines have the same counters.
 #[derive(Clone, Debug)]

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use segue::packet::{Frag, Frame, Kind, Packet, Payload, Start};
 use segue::wire::address::{is_forwardable_v4, is_forwardable_v6};
-use segue::wire::{ethernet, ethertype, ipv4, ipv6, ndisc, protocol};
+use segue::wire::{ethernet, ethertype, ipv4, ipv6, ndisc, protocol, read_u16};
 use segue_port::{Page, PagePool};
 
 /// Returns whether a received frame is for the link address `own` and holds an IP packet that may be forwarded, where a
@@ -52,6 +52,21 @@ fn is_link_local(header: &[u8]) -> bool {
     let is_local = |address: Ipv6Addr| address.is_multicast() || address.is_unicast_link_local();
     let (Some(source), Some(destination)) = (ipv6::source(header), ipv6::destination(header)) else { return false };
     header[0] >> 4 == 6 && (is_local(destination) || is_local(source))
+}
+
+/// Returns whether a frame for an IP stack has no IP header that could be read: its length exceeds the frame, for
+/// example.
+pub(super) fn is_malformed_ip(packet: &Packet<Page>) -> bool {
+    let kind = read_u16(packet.head.bytes(), ethernet::TYPE);
+    packet.layout.outer_ip().is_none() && matches!(kind, Some(ethertype::IPV4 | ethertype::IPV6))
+}
+
+/// Copies the first bytes of a packet to `into`. Returns those that were copied.
+pub(super) fn copy_front<'a>(packet: &Packet<Page>, into: &'a mut [u8]) -> &'a [u8] {
+    let headers = packet.head.len().min(into.len());
+    into[..headers].copy_from_slice(&packet.head.bytes()[..headers]);
+    let len = headers + packet.payload.copy_to(0..into.len() - headers, &mut into[headers..]);
+    &into[..len]
 }
 
 /// Source and destination of the outermost IP header.

@@ -4,12 +4,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use segue::wire::arp::{Arp, Operation};
 use segue::wire::ndisc::{self, Body, Message, OVERRIDE, SOLICITED, multicast_mac, solicited_node};
-use segue::wire::{ethernet, ethertype, read_u16};
+use segue::wire::{ethernet, ethertype, ipv6, protocol, read_u16};
 
 use super::tables::InterfaceAddrs;
 use crate::route::Hop;
 
-/// Number of bytes at the start of a frame that [`parse`] needs: an advertisement with several options.
+/// Number of bytes at the start of a frame that [`parse`] needs of nearly all messages.
 pub(super) const MAX_LEN: usize = 128;
 
 /// The link-layer address that a neighbour advertises as its own, with the flags of the message (RFC 4861, section
@@ -74,6 +74,15 @@ fn neighbour_solicitation(port: &InterfaceAddrs, target: Ipv6Addr, mac: Option<[
     let len = message.frame(to, port.mac, &mut bytes).unwrap_or(0);
     bytes.truncate(len);
     bytes
+}
+
+/// Returns whether a frame of which `front` is the start may be a neighbour solicitation or advertisement, which may
+/// have any number of options.
+pub(super) fn is_discovery(front: &[u8]) -> bool {
+    let Some(ip) = front.get(ethernet::LEN..) else { return false };
+    read_u16(front, ethernet::TYPE) == Some(ethertype::IPV6)
+        && ip.get(ipv6::NEXT_HEADER) == Some(&protocol::ICMPV6)
+        && matches!(ip.get(ipv6::LEN), Some(&(ndisc::SOLICITATION | ndisc::ADVERTISEMENT)))
 }
 
 /// Parses a frame to this port or to a group; `None` for anything but an ARP packet, a neighbour solicitation or an

@@ -4,13 +4,14 @@ use std::collections::{HashSet, VecDeque};
 use std::net::IpAddr;
 
 use segue::gso;
-use segue::packet::{Frag, Kind, Start, Tunnels};
+use segue::packet::{Frag, Kind, Packet, Start, Tunnels};
 use segue::time::Nanos;
 use segue::wire::address::is_host;
 use segue::wire::ethernet;
+use segue_port::Page;
 
-use super::fields::{AddressPair, ends, is_between_neighbours, keep, page_of};
-use super::messages::{self, NeighbourMessage};
+use super::fields::{AddressPair, copy_front, ends, is_between_neighbours, is_malformed_ip, keep, page_of};
+use super::messages::{self, Advertisement, NeighbourMessage};
 use super::neighbour_cache::Freshness;
 use super::resolver::{Held, Learned};
 use super::solicit_limits::{PORTS, Sender};
@@ -18,12 +19,17 @@ use super::state::{Boxed, HERE, OUTSIDE, Router};
 use super::tables::{Message, Neighbour, NeighbourEvent, Tables};
 use crate::forward::DropReason;
 use crate::ingress::packets;
-use crate::route::{Hop, Link};
+use crate::route::{Action, Hop, Link};
 
 /// Number of ARP announcements of a new outside address (RFC 5227, section 1.1).
 const ANNOUNCEMENTS: u8 = 2;
 /// Time between two such announcements (RFC 5227, section 1.1), nanoseconds.
 const ANNOUNCE_AGAIN: u64 = 2_000_000_000;
+/// DEFEND_INTERVAL: shortest time between two announcements against other hosts with the outside address (RFC 5227,
+/// section 1.1), nanoseconds.
+const DEFEND_INTERVAL: u64 = 10_000_000_000;
+/// Time for which another host with the outside address is shown after its last message, nanoseconds.
+const CONFLICT_SHOWN: u64 = 120_000_000_000;
 
 const _: () = assert!(HERE as usize + 1 == PORTS, "the router itself is the last port of the limits");
 
@@ -45,6 +51,8 @@ impl Router {
     }
 
     fn learn(&mut self, tables: Tables, now: Nanos) {
+        let outside = self.nat.as_ref().map(|(_, own)| own.to_bits().into());
+        self.is_outside_local = outside.is_some_and(|own| tables.routes.lookup(own, true) == Some(Action::Local));
         self.forwarder.routes = tables.routes;
         self.source_check.forget();
         if self.nat.is_some() && self.addrs[OUTSIDE].mac != tables.ports[OUTSIDE].mac {
@@ -135,25 +143,32 @@ impl Router {
         if is_own && is_ip && !is_between_neighbours(&packet, &self.addrs[from].v6) {
             return Some(packet);
         }
-        let mut message = None;
-        if is_own || is_group {
-            let mut frame = [0; messages::MAX_LEN];
-            let headers = head.len().min(frame.len());
-            frame[..headers].copy_from_slice(&head[..headers]);
-            let len = headers + packet.payload.copy_to(0..messages::MAX_LEN - headers, &mut frame[headers..]);
-            message = messages::parse(&frame[..len]);
-        }
+        let message = (is_own || is_group).then(|| self.message(from, &packet)).flatten();
         if let Some(message) = &message {
             self.observe(from, message, now);
         }
         match message {
             Some(message) if message.advertisement.is_solicited => self.stats[from].answers += 1,
             Some(message) if self.answer(from, &message) => {}
+            _ if is_own && is_malformed_ip(&packet) => {
+                self.stats[from].drops.add_many(DropReason::NotIp, packets(&packet));
+            }
             _ if is_own => self.stats[from].local += packets(&packet),
             _ => self.stats[from].foreign += packets(&packet),
         }
         self.pair.rx.pool.put(packet);
         None
+    }
+
+    /// Reads a frame as a neighbour message: the first bytes of it, or all that one of neighbour discovery may have.
+    fn message(&self, from: usize, packet: &Packet<Page>) -> Option<NeighbourMessage> {
+        let mut frame = [0; messages::MAX_LEN];
+        let front = copy_front(packet, &mut frame);
+        let most = ethernet::LEN + self.addrs[from].mtu as usize;
+        if packet.len() <= front.len() || most <= front.len() || !messages::is_discovery(front) {
+            return messages::parse(front);
+        }
+        messages::parse(copy_front(packet, &mut vec![0; packet.len().min(most)]))
     }
 
     /// Updates the neighbour cache by a message, unless the sender claims an address that no neighbour may have: one of
@@ -171,6 +186,7 @@ impl Router {
         // A neighbour solicitation for another host's address is ignored (RFC 4861, section 7.2.3). ARP has no such
         // rule.
         let is_others = target.is_some_and(|target| target.is_ipv6() && !is_own(target));
+        self.defend(from, &advertisement, now);
         if is_strange || is_others || advertisement.mac == Some(self.addrs[from].mac) {
             return;
         }
@@ -187,8 +203,8 @@ impl Router {
             return false;
         };
         let (IpAddr::V4(by), Some(mac)) = (advertisement.address, advertisement.mac) else { return false };
-        // A host without an address asks from 0.0.0.0 (RFC 5227, section 1.1).
-        if target != own || !is_host(by.into()) && !by.is_unspecified() {
+        // A host without an address asks from 0.0.0.0 (RFC 5227, section 1.1); one that has the same one announces it.
+        if target != own || by == own || !is_host(by.into()) && !by.is_unspecified() {
             return false;
         }
         let frame = messages::reply(self.addrs[from].mac, target, by, mac);
@@ -204,16 +220,21 @@ impl Router {
 
     /// Keeps a packet until its next hop is resolved.
     pub(super) fn wait(&mut self, from: u16, mut packet: Boxed, now: Nanos) {
-        let Some(hop) = self.forwarder.next_hop(from, &packet).filter(|hop| self.resolver.takes(hop)) else {
+        let Some(hop) = self.forwarder.next_hop(from, &packet) else { return self.give_up((from, packet)) };
+        let sender = sender(from, &packet, &hop);
+        if !self.resolver.takes(&hop) {
+            // The packets that wait may be of a sender over its limit.
+            if self.resolver.start_solicit(&hop, sender, now) {
+                self.solicit(&hop, None);
+            }
             return self.give_up((from, packet));
-        };
+        }
         for held in self.resolver.make_room(&hop) {
             self.give_up(held);
         }
         if !keep(&mut packet, &mut self.pair.rx.pages) {
             return self.give_up((from, packet));
         }
-        let sender = sender(from, &packet, &hop);
         if self.resolver.hold(hop, (from, packet), sender, now) {
             self.solicit(&hop, None);
         }
@@ -225,15 +246,36 @@ impl Router {
         self.pair.rx.pool.put(packet);
     }
 
-    /// Sends an ARP announcement of the outside address when one is due.
-    pub(super) fn announce(&mut self, now: Nanos) {
-        let Some((_, own)) = self.nat.as_ref().filter(|_| self.announcements > 0) else { return };
-        if now < self.next_announcement {
+    /// Counts a message of another host that has the outside address, and announces that address, at most once in
+    /// [`DEFEND_INTERVAL`].
+    fn defend(&mut self, from: usize, advertisement: &Advertisement, now: Nanos) {
+        let own = self.nat.as_ref().filter(|_| from == OUTSIDE).map(|(_, own)| IpAddr::V4(*own));
+        if own != Some(advertisement.address) || advertisement.mac == Some(self.addrs[from].mac) {
             return;
         }
+        self.stats[from].conflicts += 1;
+        self.conflict_until = Some(Nanos(now.0 + CONFLICT_SHOWN));
+        if now >= self.next_defence {
+            self.next_defence = Nanos(now.0 + DEFEND_INTERVAL);
+            self.announce_outside();
+        }
+    }
+
+    /// Sends an ARP announcement of the outside address when one is due.
+    pub(super) fn announce(&mut self, now: Nanos) {
+        if self.conflict_until.is_some_and(|until| until <= now) {
+            self.conflict_until = None;
+        }
+        if self.announcements > 0 && now >= self.next_announcement {
+            self.announcements -= 1;
+            self.next_announcement = Nanos(now.0 + ANNOUNCE_AGAIN);
+            self.announce_outside();
+        }
+    }
+
+    fn announce_outside(&mut self) {
+        let Some((_, own)) = self.nat.as_ref() else { return };
         let frame = messages::announcement(self.addrs[OUTSIDE].mac, *own);
-        self.announcements -= 1;
-        self.next_announcement = Nanos(now.0 + ANNOUNCE_AGAIN);
         self.stats[OUTSIDE].announcements += u64::from(self.send_frame(OUTSIDE, &frame));
     }
 

@@ -7,7 +7,7 @@ use segue::time::Nanos;
 use segue_port::Polled;
 
 use super::fields::is_routed;
-use super::state::{Boxed, Router, tune_groups, tune_source_check};
+use super::state::{Boxed, OUTSIDE, Router, tune_groups, tune_source_check};
 use crate::board::{Group, Sink, Stage};
 use crate::forward::DropReason;
 use crate::knobs::Dial;
@@ -129,10 +129,15 @@ impl Router {
             ("neighbour_questions", stats.questions),
             ("neighbour_answers", stats.answers),
             ("announcements", stats.announcements),
+            ("address_conflicts", stats.conflicts),
             ("neighbours_moved", stats.moved),
             ("neighbours_displaced", stats.displaced),
         ] {
             sink.put(name, Group::Port, key, value);
+        }
+        if self.nat.is_some() && at == OUTSIDE {
+            sink.put(name, Group::Port, "address_local", u64::from(self.is_outside_local));
+            sink.put(name, Group::Port, "address_conflict", u64::from(self.conflict_until.is_some()));
         }
     }
 
@@ -194,7 +199,8 @@ impl Pipeline for Router {
         // Packets held for a blocked port have to wait for that port anyway.
         let joins = joins.min().filter(|_| !self.pair.is_blocked());
         let has_mappings = self.nat.as_ref().is_some_and(|(nat, _)| !nat.is_empty());
-        let is_timed = !self.resolver.is_idle() || !self.fragments.is_empty() || has_mappings || self.announcements > 0;
+        let is_announced = self.announcements > 0 || self.conflict_until.is_some();
+        let is_timed = !self.resolver.is_idle() || !self.fragments.is_empty() || has_mappings || is_announced;
         joins.into_iter().chain(is_timed.then_some(self.next_tick)).min()
     }
 

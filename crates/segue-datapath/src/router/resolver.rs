@@ -1,6 +1,6 @@
 //! Address resolution: neighbours that are being solicited, and the packets that wait for them.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use segue::hash::Key;
 use segue::packet::Packet;
@@ -22,6 +22,8 @@ const MAX_HOPS: usize = 256;
 const MAX_PACKETS: usize = 32;
 /// Largest number of packets queued for all neighbours of a family.
 const MAX_HELD: usize = 256;
+/// Number of packets beyond which those of one sender are evicted before those of others.
+const SHARE: usize = 64;
 
 /// A queued packet with its ingress port.
 pub(super) type Held = (u16, Box<Packet<Page>>);
@@ -31,7 +33,7 @@ struct PendingResolution {
     /// Serial number of the resolution, in the order of creation.
     number: u64,
     held: VecDeque<Held>,
-    /// Sender of the first packet.
+    /// Sender of the first packet, or the one whose limit allowed the first solicitation.
     sender: Sender,
     /// Number of solicitations sent: 0 while the first one waits for the rate limit.
     asked: u8,
@@ -59,8 +61,9 @@ pub(super) struct TimerActions {
     pub(super) failed: Vec<Held>,
 }
 
-/// Neighbours in resolution. Bounded per family: the oldest unanswered entry is evicted, so that a scan cannot starve
-/// others (RFC 6583, section 6).
+/// Neighbours in resolution. Bounded per family, so that a scan cannot starve others (RFC 6583, section 6). Evicted are
+/// the neighbours that were not solicited yet, then those of senders with more than their share of the queued packets,
+/// then any others, the oldest first.
 #[derive(Debug)]
 pub(super) struct Resolver {
     waiting: SlotMap<Hop, PendingResolution>,
@@ -68,9 +71,9 @@ pub(super) struct Resolver {
     /// The cache of resolved neighbours.
     pub(super) cache: NeighbourCache,
     next: u64,
-    /// Neighbours in resolution by family, with their serial numbers, oldest first; an entry whose number differs from
-    /// the neighbour's is stale and skipped.
-    order: [VecDeque<(u64, Hop)>; 2],
+    /// Neighbours in resolution by family, those not solicited yet and those solicited separately, with their serial
+    /// numbers, oldest first; see [`is_current`].
+    order: [[VecDeque<(u64, Hop)>; 2]; 2],
     /// Number of neighbours in resolution, by family.
     asked: [usize; 2],
     /// Number of queued packets, by family.
@@ -101,16 +104,33 @@ impl Resolver {
         let family = usize::from(hop.is_v4);
         let mut gone = VecDeque::new();
         while self.held[family] >= MAX_HELD || self.asked[family] >= MAX_HOPS && !self.waiting.contains_key(hop) {
-            let Some((number, oldest)) = self.order[family].pop_front() else { break };
-            if self.waiting.get(&oldest).is_some_and(|waiting| waiting.number == number) {
-                gone.append(&mut self.end(&oldest));
-            }
+            let Some(first) = self.first_to_go(family) else { break };
+            gone.append(&mut self.end(&first));
         }
         gone
     }
 
-    /// Keeps a packet from `sender` until the neighbour is resolved. Returns whether a solicitation is to be sent: none
-    /// was yet, and the rate limit allows it. Otherwise the timer sends it, or the packet of another sender.
+    /// Returns the neighbour to evict next. It walks all of them only where each was solicited, which the rate limits
+    /// bound.
+    fn first_to_go(&mut self, family: usize) -> Option<Hop> {
+        let (waiting, [new, asked]) = (&self.waiting, &mut self.order[family]);
+        while let Some(one) = new.pop_front() {
+            if is_current(waiting, &one, false) {
+                return Some(one.1);
+            }
+        }
+        asked.retain(|one| is_current(waiting, one, true));
+        let mut held: HashMap<Sender, usize> = HashMap::new();
+        for one in asked.iter().filter_map(|(_, hop)| waiting.get(hop)) {
+            *held.entry(one.sender).or_default() += one.held.len();
+        }
+        let has_more = |(_, hop): &(u64, Hop)| waiting.get(hop).is_some_and(|one| held[&one.sender] > SHARE);
+        let at = asked.iter().position(has_more).unwrap_or(0);
+        asked.remove(at).map(|(_, hop)| hop)
+    }
+
+    /// Keeps a packet from `sender` until the neighbour is resolved. Returns whether a solicitation is to be sent, as
+    /// [`start_solicit`](Self::start_solicit) does.
     pub(super) fn hold(&mut self, hop: Hop, held: Held, sender: Sender, now: Nanos) -> bool {
         if !self.waiting.contains_key(&hop) {
             self.begin(hop, sender, now);
@@ -118,25 +138,37 @@ impl Resolver {
         let Some(waiting) = self.waiting.get_mut(&hop) else { return false };
         self.held[usize::from(hop.is_v4)] += 1;
         waiting.held.push_back(held);
-        let may = waiting.asked == 0 && self.limits.take_first(&hop, sender, &self.cache, now);
+        self.start_solicit(&hop, sender, now)
+    }
+
+    /// Returns whether a solicitation for a neighbour in resolution is to be sent for a packet from `sender`: none was
+    /// yet, and the rate limit allows it. Otherwise the timer sends it, or the packet of another sender.
+    pub(super) fn start_solicit(&mut self, hop: &Hop, sender: Sender, now: Nanos) -> bool {
+        let Some(waiting) = self.waiting.get_mut(hop).filter(|waiting| waiting.asked == 0) else { return false };
+        let may = self.limits.take_first(hop, sender, &self.cache, now);
         if may {
-            (waiting.asked, waiting.next) = (1, Nanos(now.0 + RETRANS_TIMER));
+            (waiting.asked, waiting.next, waiting.sender) = (1, Nanos(now.0 + RETRANS_TIMER), sender);
+            let number = waiting.number;
+            self.enlist(number, *hop, true);
         }
         may
     }
 
     /// Begins the resolution of a neighbour, for which no packet waits yet.
     fn begin(&mut self, hop: Hop, sender: Sender, now: Nanos) {
-        let family = usize::from(hop.is_v4);
         self.next += 1;
         let number = self.next;
         self.waiting.insert(hop, PendingResolution { number, held: VecDeque::new(), sender, asked: 0, next: now });
-        self.asked[family] += 1;
-        self.order[family].push_back((number, hop));
-        if self.order[family].len() > 2 * MAX_HOPS {
-            let waiting = &self.waiting;
-            let is_current = |(number, hop): &(u64, Hop)| waiting.get(hop).is_some_and(|one| one.number == *number);
-            self.order[family].retain(is_current);
+        self.asked[usize::from(hop.is_v4)] += 1;
+        self.enlist(number, hop, false);
+    }
+
+    /// Appends a neighbour in resolution to its list in [`order`](Self::order).
+    fn enlist(&mut self, number: u64, hop: Hop, is_asked: bool) {
+        let (waiting, order) = (&self.waiting, &mut self.order[usize::from(hop.is_v4)][usize::from(is_asked)]);
+        order.push_back((number, hop));
+        if order.len() > 2 * MAX_HOPS {
+            order.retain(|one| is_current(waiting, one, is_asked));
         }
     }
 
@@ -153,9 +185,11 @@ impl Resolver {
         if self.waiting.contains_key(hop) { HasPending::Yes } else { HasPending::No }
     }
 
-    /// Handles a neighbour's advertisement of its link address.
+    /// Handles a neighbour's advertisement of its link address. The answer to a solicitation of the last second counts
+    /// also where the resolution was evicted.
     pub(super) fn observe(&mut self, hop: Hop, advertisement: &Advertisement, now: Nanos) -> Learned {
-        let change = self.cache.observe(hop, advertisement, self.pending(&hop), now);
+        let pending = if self.limits.is_recent(&hop, now) { HasPending::Yes } else { self.pending(&hop) };
+        let change = self.cache.observe(hop, advertisement, pending, now);
         self.learned(&hop, change)
     }
 
@@ -191,16 +225,12 @@ impl Resolver {
     pub(super) fn due(&mut self, now: Nanos) -> TimerActions {
         let mut due = TimerActions::default();
         let mut silent = Vec::new();
-        for (hop, waiting) in self.waiting.iter_mut().filter(|(_, waiting)| waiting.next <= now) {
+        for (hop, waiting) in self.waiting.iter_mut().filter(|(_, waiting)| waiting.asked > 0 && waiting.next <= now) {
             if waiting.asked >= MAX_SOLICITS {
                 silent.push(*hop);
                 continue;
             }
-            match waiting.asked {
-                0 if !self.limits.take_first(hop, waiting.sender, &self.cache, now) => continue,
-                0 => {}
-                _ => self.limits.record(hop, now),
-            }
+            self.limits.record(hop, now);
             waiting.asked += 1;
             waiting.next = Nanos(now.0 + RETRANS_TIMER);
             due.solicit.push((*hop, None));
@@ -208,9 +238,23 @@ impl Resolver {
         for hop in silent {
             due.failed.extend(self.end(&hop));
         }
+        // The newest first, so that of a host that has scanned the next flow does not wait for the scan.
+        let new = self.order.iter().flat_map(|[new, _]| new.iter().rev());
+        let new = new.filter(|one| is_current(&self.waiting, one, false));
+        let new: Vec<(Hop, Sender)> = new.filter_map(|(_, hop)| Some((*hop, self.waiting.get(hop)?.sender))).collect();
+        for (hop, sender) in new {
+            if self.start_solicit(&hop, sender, now) {
+                due.solicit.push((hop, None));
+            }
+        }
         self.cache.due(now, &mut due.solicit, &mut due.gone);
         due
     }
+}
+
+/// Returns whether an entry of [`Resolver::order`] in the list of solicited neighbours, or of others, is not stale.
+fn is_current(waiting: &SlotMap<Hop, PendingResolution>, (number, hop): &(u64, Hop), is_asked: bool) -> bool {
+    waiting.get(hop).is_some_and(|one| one.number == *number && (one.asked > 0) == is_asked)
 }
 
 #[cfg(test)]
@@ -259,13 +303,14 @@ mod tests {
         wait(&mut resolver, hop(true, 1), 0);
         let dropped: usize = (0..10_000).map(|host| wait(&mut resolver, hop(false, host), 0)).sum();
         assert_eq!(dropped, 10_000 - MAX_HOPS);
-        assert!(resolver.order.iter().all(|order| order.len() <= 2 * MAX_HOPS + 1));
+        assert!(resolver.order.iter().flatten().all(|order| order.len() <= 2 * MAX_HOPS));
         assert_eq!(answer(&mut resolver, hop(true, 1)), Some(1));
-        // A new neighbour of another sender is solicited and resolved, and the oldest unanswered one no longer.
+        // A new neighbour of another sender is solicited and resolved, and so is one that was solicited, but no longer
+        // the oldest one that was not.
         assert_eq!(wait_for(&mut resolver, hop(false, 10_000), sender(2), 0), (1, true));
-        assert_eq!(answer(&mut resolver, hop(false, 10_000)), Some(1));
-        assert_eq!(answer(&mut resolver, hop(false, 9999)), Some(1));
-        assert_eq!(answer(&mut resolver, hop(false, 10_000 - MAX_HOPS as u128)), None);
+        for (host, ready) in [(10_000, Some(1)), (9999, Some(1)), (0, Some(1)), (9807, None), (9808, Some(1))] {
+            assert_eq!(answer(&mut resolver, hop(false, host)), ready, "{host}");
+        }
     }
 
     #[test]
@@ -277,8 +322,9 @@ mod tests {
         assert!(wait_for(&mut resolver, hop(true, 99), sender(2), 0).1);
         assert!(!wait_for(&mut resolver, hop(true, 99), sender(2), 0).1, "it was solicited");
         assert!(wait_for(&mut resolver, hop(true, 98), Sender::Unlimited, 0).1);
-        // The timer sends what the limit has allowed since: 25 in a quarter of a second.
-        assert_eq!(resolver.due(Nanos(SECOND / 4)).solicit.len(), 25);
+        // The timer sends what the limit has allowed since, the newest first: 25 in a quarter of a second.
+        let solicited = resolver.due(Nanos(SECOND / 4)).solicit;
+        assert!(solicited.iter().map(|(hop, _)| hop.address).eq((73..98).rev()), "{solicited:?}");
     }
 
     #[test]
@@ -301,6 +347,21 @@ mod tests {
         }
     }
 
+    /// Tests that the answer to a solicitation is taken for as long as no other solicitation may be sent, although the
+    /// packets that waited were evicted.
+    #[test]
+    fn an_answer_is_taken_for_a_second_after_its_resolution_was_evicted() {
+        for (now, is_taken) in [(SECOND - 1, true), (SECOND, false)] {
+            let mut resolver = Resolver::new(KEY);
+            assert_eq!(wait_for(&mut resolver, hop(true, 1), sender(1), 0), (0, true));
+            resolver.end(&hop(true, 1));
+            let address = Ipv4Addr::from_bits(1).into();
+            let advertisement = Advertisement { address, mac: Some([2; 6]), is_solicited: true, is_override: true };
+            let learned = resolver.observe(hop(true, 1), &advertisement, Nanos(now));
+            assert_eq!((learned.change.is_linked, learned.ready.len()), (is_taken, 0), "{now}");
+        }
+    }
+
     #[test]
     fn answers_and_silence_make_room() {
         let mut resolver = Resolver::new(KEY);
@@ -308,7 +369,7 @@ mod tests {
             assert_eq!(wait(&mut resolver, hop(true, round), 0), 0);
             assert_eq!(answer(&mut resolver, hop(true, round)), Some(1));
         }
-        assert!(resolver.order[1].len() <= 2 * MAX_HOPS + 1);
+        assert!(resolver.order[1].iter().all(|order| order.len() <= 2 * MAX_HOPS));
         let mut full = Resolver::new(KEY);
         for _ in 0..MAX_PACKETS {
             wait(&mut full, hop(true, 7), 0);

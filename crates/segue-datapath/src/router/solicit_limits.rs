@@ -22,7 +22,7 @@ const SENDERS: usize = 512;
 pub(super) const PORTS: usize = 3;
 
 /// The sender of a packet, to whose limit the solicitation for the packet's next hop is charged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Sender {
     /// A host behind the port from which its packet came. For a packet of the router itself, such as an ICMP error, it
     /// is the host that the packet is for.
@@ -92,6 +92,11 @@ impl SolicitLimits {
             self.senders[port][place] = of_sender;
         }
         may
+    }
+
+    /// Returns whether a neighbour was solicited within the last second.
+    pub(super) fn is_recent(&self, hop: &Hop, now: Nanos) -> bool {
+        self.recent.get(hop).is_some_and(|at| now.0 < at.0 + RETRANS_TIMER)
     }
 
     /// Records a solicitation.

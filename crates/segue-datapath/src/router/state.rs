@@ -77,6 +77,12 @@ pub struct Router {
     pub(super) announcements: u8,
     /// Time of the next announcement.
     pub(super) next_announcement: Nanos,
+    /// Time from which the outside address may be announced against another host that has it too.
+    pub(super) next_defence: Nanos,
+    /// Whether the kernel has the outside address itself.
+    pub(super) is_outside_local: bool,
+    /// End of the time for which another host with the outside address is shown.
+    pub(super) conflict_until: Option<Nanos>,
     pub(super) batch: Vec<Boxed>,
     pub(super) verdicts: Vec<Verdict>,
     /// Packets created by the router itself that are still to be routed.
@@ -161,6 +167,9 @@ impl Router {
             next_tick: Nanos(0),
             announcements: 0,
             next_announcement: Nanos(0),
+            next_defence: Nanos(0),
+            is_outside_local: false,
+            conflict_until: None,
             batch: Vec::new(),
             verdicts: Vec::new(),
             made: Vec::new(),

@@ -28,6 +28,8 @@ pub(super) struct Stats {
     pub(super) answers: u64,
     /// Number of ARP announcements of the outside address sent.
     pub(super) announcements: u64,
+    /// Number of messages of other hosts that have the outside address.
+    pub(super) conflicts: u64,
     /// Number of neighbours whose link address changed.
     pub(super) moved: u64,
     /// Number of entries evicted from the neighbour cache.

@@ -1,0 +1,124 @@
+//! Tests of packets with unusual headers: long chains of extension headers, lengths that disagree, wrong checksums.
+
+use segue_testkit::build::V6;
+
+use super::*;
+
+/// Returns the frame of an IPv6 datagram with these extension headers from the client to the host 2001:db8:2::2.
+fn extended(extensions: Vec<(u8, Vec<u8>)>, hop_limit: u8, len: usize) -> Vec<u8> {
+    let (src, dst) = (v6(1, 2).octets(), v6(2, 2).octets());
+    let ip = Ip::V6(V6 { src, dst, hop_limit, extensions, ..V6::new(1, 0, 0) });
+    let l4 = L4::Udp(Udp { src_port: 7, dst_port: 9, checksum: true });
+    Ethernet { dst: OWN[0], src: CLIENT, tags: Vec::new() }.wrap(&Packet { ip, l4, data: vec![7; len] }.bytes())
+}
+
+/// Returns the neighbours at 2001:db8:1::2 and 2001:db8:2::2.
+fn neighbours() -> [Neighbour; 2] {
+    let at = |port, mac| {
+        let hop = Hop { port, is_v4: false, address: v6(port + 1, 2).to_bits() };
+        Neighbour { hop, mac, is_permanent: true }
+    };
+    [at(0, CLIENT), at(1, OLD)]
+}
+
+/// Tests that a router forwards by the fixed header whatever extension headers follow (RFC 8200, section 4; RFC 7045).
+#[test]
+fn ipv6_packets_with_extension_headers_of_any_length_are_forwarded() {
+    // Destination options of this length.
+    let with = |len: u8| (60, [vec![1, len - 4], vec![0; usize::from(len) - 4]].concat());
+    for extensions in [vec![with(96)], vec![with(104)], vec![with(200)], vec![with(8); 6], vec![with(8); 7]] {
+        in_both_forms(|| {
+            let mut here = Bench::new(1400);
+            here.tables(0, &neighbours());
+            let frame = extended(extensions.clone(), 64, 100);
+            here.give(0, vec![frame.clone()]);
+            here.round(0);
+            let mut expected = [&OLD[..], &OWN[1], &frame[12..]].concat();
+            expected[21] = 63;
+            assert_eq!(here.sent(1), [expected], "{extensions:?}");
+            // The sender is told that it is too long, or that the hop limit has run out.
+            here.give(0, vec![extended(extensions.clone(), 64, 1400), extended(extensions.clone(), 1, 1)]);
+            here.round(0);
+            here.round(1_000_000);
+            let errors: Vec<u8> = here.sent(0).iter().map(|frame| frame[54]).collect();
+            assert_eq!((here.sent(1).len(), errors), (0, vec![2, 3]), "{extensions:?}");
+            assert_eq!(here.number("in", Group::Port, "local"), 0);
+        });
+    }
+}
+
+/// Tests that a packet whose length exceeds its frame is a drop, and no packet for the host.
+#[test]
+fn packets_whose_header_cannot_be_read_are_counted_as_no_ip() {
+    in_both_forms(|| {
+        let mut here = Bench::new(1500);
+        here.tables(0, &neighbours());
+        let mut long = [segment(64, 1, 100), extended(Vec::new(), 64, 100)];
+        long[0][17] += 1;
+        long[1][19] += 1;
+        here.give(0, long.to_vec());
+        // Another protocol is not for the router.
+        here.give(0, vec![[&OWN[0][..], &CLIENT, &[0x88, 0xcc], &[0; 46]].concat()]);
+        here.rounds(0);
+        assert_eq!((here.sent(0).len(), here.sent(1).len()), (0, 0));
+        let counts = (here.number("in", Group::Drops, "route_not_ip"), here.number("in", Group::Port, "local"));
+        assert_eq!(counts, (2, 1));
+    });
+}
+
+/// Returns the frame of an IPv4 packet without DF from the client to the server.
+fn free(l4: L4, data: Vec<u8>) -> Vec<u8> {
+    let ip = Ip::V4(V4 { src: [198, 18, 1, 2], dst: [198, 18, 2, 2], df: false, id: 9, ..V4::new(0, 0, 0) });
+    Ethernet { dst: OWN[0], src: CLIENT, tags: Vec::new() }.wrap(&Packet { ip, l4, data }.bytes())
+}
+
+fn udp() -> L4 {
+    L4::Udp(Udp { src_port: 7, dst_port: 9, checksum: true })
+}
+
+/// Tests that fragmentation repairs no header checksum, and that a packet that fits keeps its wrong one.
+#[test]
+fn a_packet_with_a_wrong_header_checksum_is_not_fragmented() {
+    in_both_forms(|| {
+        let mut here = Bench::new(1400);
+        here.tables(0, &[by_hand(OLD)]);
+        for len in [1000, 1472] {
+            let mut wrong = free(udp(), vec![7; len]);
+            wrong[25] ^= 1;
+            here.give(0, vec![wrong, free(udp(), vec![7; len])]);
+        }
+        here.rounds(0);
+        let sent: Vec<usize> = here.sent(1).iter().map(Vec::len).collect();
+        assert_eq!(sent, [1042, 1042, 1410, 138]);
+        assert_eq!(here.number("out", Group::Drops, "gso_ip_checksum"), 1);
+    });
+}
+
+/// Tests that a router fragments by the length of the outermost packet, whatever the lengths inside say: options behind
+/// a UDP datagram (RFC 9868), and bytes behind a packet in a tunnel. What is behind the outermost packet is padding.
+#[test]
+fn packets_with_bytes_behind_what_they_carry_are_fragmented_whole() {
+    let mut behind_udp = free(udp(), vec![7; 1472]);
+    behind_udp[38] -= 1;
+    let inner = Packet { ip: Ip::V4(V4::new(9, 1, 2)), l4: udp(), data: vec![7; 100] }.bytes();
+    let behind_ip = free(L4::Raw(4), [&inner[..], &[7; 1300]].concat());
+    let behind_gre = free(L4::Raw(47), [&[0, 0, 8, 0], &inner[..], &[7; 1300]].concat());
+    for frame in [behind_udp, behind_ip, behind_gre] {
+        for padding in [0, 20] {
+            in_both_forms(|| {
+                let mut here = Bench::new(1400);
+                here.tables(0, &[by_hand(OLD)]);
+                here.give(0, vec![[&frame[..], &vec![0xee; padding]].concat()]);
+                here.round(0);
+                let sent: Vec<Vec<u8>> = here.sent(1).iter().map(|frame| frame[14..].to_vec()).collect();
+                assert_eq!((sent.len(), here.number("out", Group::Drops, "gso_trailing")), (2, 0));
+                let mut whole = reassemble(&sent).unwrap();
+                // The hop count, and with it the checksum, are others.
+                assert_eq!(whole[8], 63);
+                whole[8] = 64;
+                whole[10..12].copy_from_slice(&frame[24..26]);
+                assert!(whole == frame[14..], "{padding}");
+            });
+        }
+    }
+}
