@@ -1,10 +1,13 @@
 //! Metric families: name, type, labels, help, and the represented part of the document of `segue stat`.
 
+mod states;
+
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use segue_control::model::{FastpathPeers, Flow, Instance, PeerTable, Port, Seen, Side, Tunnel};
 
+pub use self::states::{NO_METRIC, PORT_STATES};
 use crate::scrape::{Scrape, Sentence};
 
 /// The type of a family.
@@ -112,9 +115,6 @@ pub struct Sample<'a> {
     pub value: f64,
 }
 
-/// Names of those numbers of a port that are gauges; all others count events.
-const PORT_STATES: &[&str] =
-    &["link_down", "gone", "stranger", "mtu", "refused_mtu", "link_mbit", "peer_table_round_ns"];
 /// Names of those numbers of a worker that are gauges (sizes of tables); all others count events.
 const TABLES: &[&str] = &["routes", "neighbours", "nat_mappings"];
 
@@ -150,11 +150,16 @@ const fn events(of: CountersOf) -> Values {
 /// All families in the order of the exposition.
 pub const FAMILIES: &[Family] = &[
     info("segue_build_info", "", "The version of segue that serves these metrics.", Values::Version),
-    gauge("segue_instances", "", "Running instances that answered.", Values::Scrape(|s| s.instances.len() as f64)),
+    gauge(
+        "segue_instances",
+        "",
+        "Instances that answered; segue_instance_up says which of them run.",
+        Values::Scrape(|s| s.instances.len() as f64),
+    ),
     gauge(
         "segue_instances_unanswered",
         "",
-        "Running instances that did not answer, so that their counters are missing here.",
+        "Running instances that did not answer, or have the name of another one, so that their counters are missing here.",
         Values::Scrape(|s| s.failed.len() as f64),
     ),
     info("segue_instance_info", "name|kind", "A running instance: its name and kind.", Values::Kinds),
@@ -175,6 +180,12 @@ pub const FAMILIES: &[Family] = &[
         "health",
         "Problems that HEALTH of segue stat lists; 0 is ok.",
         Values::Instance(|instance| instance.failures().count() as f64),
+    ),
+    gauge(
+        "segue_instance_up",
+        "health",
+        "Whether the instance runs (1), or could not be started or has ended (0).",
+        Values::Instance(|instance| f64::from(u8::from(instance.health.iter().all(|note| note.code != "down")))),
     ),
     gauge(
         "segue_offload_enabled",
@@ -433,14 +444,14 @@ pub const FAMILIES: &[Family] = &[
         Values::Named {
             label: "event",
             of: |port| &port.numbers,
-            shown: |name| !PORT_STATES.contains(&name),
+            shown: |name| !PORT_STATES.contains(&name) && name != NO_METRIC,
             group: None,
         },
     ),
     gauge(
         "segue_port_state",
         "ports{}.numbers{}",
-        "The state of a port, by name, such as link_down.",
+        "The state of a port, by name, such as link_down; a switch is 1 or 0.",
         Values::Named {
             label: "state",
             of: |port| &port.numbers,

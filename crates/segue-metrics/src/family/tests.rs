@@ -1,3 +1,5 @@
+use segue_control::model::Complaint;
+
 use super::*;
 
 #[test]
@@ -80,4 +82,34 @@ fn every_number_of_stat_is_a_metric_or_is_left_out_for_a_reason() {
     let shown: BTreeSet<String> = FAMILIES.iter().flat_map(places).collect();
     let missing: Vec<&String> = paths.iter().filter(|path| !left_out(path) && !shown.contains(*path)).collect();
     assert!(missing.is_empty(), "in the document, but no metric: {missing:?}");
+}
+
+#[test]
+fn numbers_of_a_port_that_can_fall_are_states_and_one_of_0_is_shown() {
+    let mut port = Port::default();
+    for (name, value) in [("fdb_entries", 3), ("guest_connected", 0), ("flooded", 2), ("pauses", 0), (NO_METRIC, 4)] {
+        port.numbers.insert(name.to_owned(), value);
+    }
+    let ports = BTreeMap::from([("a".to_owned(), port)]);
+    let scrape = Scrape { instances: vec![Instance { ports, ..Instance::default() }], ..Scrape::default() };
+    let shown = |family: &str| -> Vec<(String, f64)> {
+        let samples = find(family).unwrap().samples(&scrape, |_, _| None).samples;
+        samples.iter().map(|sample| (sample.labels.last().unwrap().1.to_string(), sample.value)).collect()
+    };
+    assert_eq!(shown("segue_port_state"), [("fdb_entries".to_owned(), 3.0), ("guest_connected".to_owned(), 0.0)]);
+    assert_eq!(shown("segue_port_events_total"), [("flooded".to_owned(), 2.0)]);
+}
+
+#[test]
+fn an_instance_that_is_down_answers_and_is_not_up() {
+    let instance = |name: &str, code: &str| {
+        let health = vec![Complaint { code: code.to_owned(), ..Complaint::default() }];
+        Instance { name: name.to_owned(), health, ..Instance::default() }
+    };
+    let instances = vec![instance("sg0", "down"), instance("sg1", "drops")];
+    let scrape = Scrape { instances, ..Scrape::default() };
+    let values = |family: &str| -> Vec<f64> {
+        find(family).unwrap().samples(&scrape, |_, _| None).samples.iter().map(|sample| sample.value).collect()
+    };
+    assert_eq!((values("segue_instances"), values("segue_instance_up")), (vec![2.0], vec![0.0, 1.0]));
 }
