@@ -210,7 +210,7 @@ fn instances() -> Vec<Candidate> {
 }
 
 fn services() -> Vec<Candidate> {
-    services::all().iter().map(|service| candidate(&service.name, &service.state.file)).collect()
+    services::all().services.iter().map(|service| candidate(&service.name, &service.state.file)).collect()
 }
 
 fn interfaces() -> Vec<Candidate> {

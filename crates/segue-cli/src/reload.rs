@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use segue_control::error::{Error, Kind};
+use segue_control::error::{Error, Kind, printable};
 use segue_control::protocol::{Refused, Reloaded};
 use segue_control::services::{self, NotReloaded};
 use segue_host::sys;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::args::Reload;
 use crate::out::Out;
@@ -63,15 +63,32 @@ fn shown(refused: &Refused, what: &str, out: &Out) -> Error {
 
 /// Requests that services continue with the program that has replaced theirs.
 fn upgrade(args: &Reload, longest: Duration, out: &Out) -> Result<(), Error> {
-    let done = match services::upgrade(args.service.as_deref(), longest) {
-        Ok(done) => done,
-        Err(NotReloaded::Failed(error)) => return Err(*error),
-        Err(NotReloaded::Refused(refused)) => return Err(shown(&refused, "the upgrade was refused", out)),
-    };
+    let (mut done, mut failed) = (Vec::new(), Vec::new());
+    for (service, outcome) in services::upgrade(args.service.as_deref(), longest)? {
+        match outcome {
+            Ok(upgraded) => done.push(upgraded),
+            Err(why) => failed.push((service, why)),
+        }
+    }
+    if let ([], [(_, why)]) = (&done[..], &failed[..]) {
+        return Err(match why {
+            NotReloaded::Failed(error) => (**error).clone(),
+            NotReloaded::Refused(refused) => shown(refused, "the upgrade was refused", out),
+        });
+    }
     if out.json {
-        out.value(&json!({ "schema": UPGRADE_SCHEMA, "services": done }));
+        let mut document = json!({ "schema": UPGRADE_SCHEMA, "services": done });
+        if !failed.is_empty() {
+            document["failed"] = failed.iter().map(|(service, why)| failure(service, why)).collect();
+        }
+        out.value(&document);
     } else {
         done.iter().for_each(|done| out.note(&done.text()));
+        failed.iter().for_each(|(service, why)| report(service, why, out));
+    }
+    if !failed.is_empty() {
+        let what = format!("{} of {} services are not upgraded", failed.len(), done.len() + failed.len());
+        return Err(Error::new(Kind::Shown, what, "segue stat"));
     }
     let failed: Vec<&str> = done.iter().flat_map(|done| &done.failed).map(String::as_str).collect();
     if failed.is_empty() {
@@ -79,4 +96,23 @@ fn upgrade(args: &Reload, longest: Duration, out: &Out) -> Result<(), Error> {
     }
     let what = format!("{} still with the program of before", failed.join(" "));
     Err(Error::new(Kind::System, what, "segue stat, and the messages of the service").why("no successor came up"))
+}
+
+/// Prints why one of several services is not upgraded.
+fn report(service: &str, why: &NotReloaded, out: &Out) {
+    match why {
+        NotReloaded::Failed(error) => out.error(error),
+        NotReloaded::Refused(refused) => {
+            shown(refused, &format!("the upgrade of {} was refused", printable(service)), out);
+        }
+    }
+}
+
+/// Returns the JSON of the reason why one of several services is not upgraded.
+fn failure(service: &str, why: &NotReloaded) -> Value {
+    let error = match why {
+        NotReloaded::Failed(error) => error.json()["error"].take(),
+        NotReloaded::Refused(refused) => refused.error.clone(),
+    };
+    json!({ "service": service, "error": error })
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -32,10 +33,11 @@ const HANGS: &str = "see what the process does; kill it when it hangs";
 /// The result of a query of all instances.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// The instances that answered, sorted by name.
+    /// The instances that answered, sorted by name. Of several with one name the first is the one that this user has
+    /// in the preferred directory.
     pub instances: Vec<Instance>,
-    /// The failures of instances that are alive and did not answer.
-    pub failed: Vec<Error>,
+    /// The names of instances that are alive and did not answer, with the failures.
+    pub failed: Vec<(String, Error)>,
 }
 
 /// Requests the state of every instance that this user can see, of all at the same time. A socket without a listener is
@@ -49,18 +51,28 @@ pub fn all() -> Found {
         match answer.and_then(|answer| Ok(instance(Response::parse(&answer)?)?)) {
             Ok(instance) => found.instances.push(instance),
             Err(error) if is_dead(&error) => {}
-            Err(error) => found.failed.push(failure(name, path, &error)),
+            Err(error) => found.failed.push((name.clone(), failure(name, path, &error))),
         }
     }
+    found.failed.retain(|(name, _)| !found.instances.iter().any(|one| is_guest(one, name)));
     found.instances.sort_by(|a, b| a.name.cmp(&b.name));
     found
 }
 
+/// Returns whether the instance has a virtual machine at the port `name`: its socket may be in the same directory, has
+/// the name of the port, and is no control socket. The front end's own socket has no mark ([`place::NOT_FOR_CONTROL`]).
+fn is_guest(instance: &Instance, name: &str) -> bool {
+    instance.ports.get(name).is_some_and(|port| port.numbers.contains_key("guest_connected"))
+}
+
 /// Returns the control socket of the instance `name`, where one listens, even if its queue is full.
 pub fn running(name: &str) -> Option<PathBuf> {
-    let paths = sockets().into_iter().filter(|(known, _)| known == name).map(|(_, path)| path);
-    let listens = |path: &PathBuf| sys::connect_path(path).map_or_else(|error| is_full(&error), |_| true);
-    paths.into_iter().find(listens)
+    sockets().into_iter().find(|(known, path)| known == name && listens(path)).map(|(_, path)| path)
+}
+
+/// Returns whether a process listens at the socket `path`, even if its queue is full.
+fn listens(path: &Path) -> bool {
+    sys::connect_path(path).map_or_else(|error| is_full(&error), |_| true)
 }
 
 /// Returns the state of the instance `name`.
@@ -269,13 +281,33 @@ fn request_within<T>(
     longest: Duration,
     read: impl Fn(Response) -> Result<T, serde_json::Error>,
 ) -> Result<T, Error> {
-    let (sockets, line) = (sockets(), wanted.line());
-    let mut dead = false;
+    request_at(&sockets(), name, &wanted.line(), longest, read)
+}
+
+/// Sends a request line to the instance `name`, or to the one that has an interface of this name. It has one of these
+/// sockets, which are sorted as [`sockets`] sorts them.
+fn request_at<T>(
+    sockets: &[(String, PathBuf)],
+    name: &str,
+    line: &str,
+    longest: Duration,
+    read: impl Fn(Response) -> Result<T, serde_json::Error>,
+) -> Result<T, Error> {
+    let (mut dead, mut denied) = (false, None);
     let mut query = |name: &str| -> Option<Result<T, Error>> {
-        for (_, path) in sockets.iter().filter(|(known, _)| known == name) {
-            match talk(path, &line, longest).and_then(|answer| Ok(read(Response::parse(&answer)?)?)) {
+        let paths: Vec<&Path> =
+            sockets.iter().filter(|(known, _)| known == name).map(|(_, path)| path.as_path()).collect();
+        if let Err(error) = check_single(name, &paths) {
+            return Some(Err(error));
+        }
+        for path in paths {
+            match talk(path, line, longest).and_then(|answer| Ok(read(Response::parse(&answer)?)?)) {
                 Ok(answer) => return Some(Ok(answer)),
                 Err(error) if is_dead(&error) => dead = true,
+                // This user may have an instance of the same name beside that of another user.
+                Err(error) if is_denied(&error) => {
+                    denied = denied.take().or_else(|| Some(failure(name, path, &error)));
+                }
                 Err(error) => return Some(Err(failure(name, path, &error))),
             }
         }
@@ -283,6 +315,9 @@ fn request_within<T>(
     };
     if let Some(outcome) = query(name).or_else(|| owner(name).and_then(|owner| query(&owner))) {
         return outcome;
+    }
+    if let Some(denied) = denied {
+        return Err(denied);
     }
     let why =
         if dead { "its control socket is left from a run that has ended" } else { "no control socket has this name" };
@@ -293,25 +328,52 @@ fn request_within<T>(
     Err(Error::new(Kind::NotFound, format!("no running instance is called `{}`", printable(name)), hint).why(why))
 }
 
+/// Fails where several instances that this user may change listen at these sockets, all of the name `name`. An instance
+/// of another user is never taken for one of this user.
+fn check_single(name: &str, paths: &[&Path]) -> Result<(), Error> {
+    if paths.len() < 2 {
+        return Ok(());
+    }
+    let found: Vec<&Path> = paths.iter().copied().filter(|path| place::may_change(path) && listens(path)).collect();
+    if found.len() < 2 {
+        return Ok(());
+    }
+    let files: Vec<String> = found.iter().map(|path| path.display().to_string()).collect();
+    let directories = found.iter().filter_map(|path| path.parent());
+    let choices: Vec<String> =
+        directories.map(|directory| format!("{}={} segue ...", place::VARIABLE, directory.display())).collect();
+    let message = format!("{} instances are called `{}`", found.len(), printable(name));
+    Err(Error::new(Kind::Conflict, message, choices.join("\n"))
+        .why(format!("processes listen at {}", files.join(" and "))))
+}
+
 /// Returns the name of the instance that has the interface `name`, where tunnels share a port.
 fn owner(name: &str) -> Option<String> {
     let has = |instance: &Instance| instance.ports.get(name).is_some_and(|port| port.side == Side::Inside);
     all().instances.into_iter().find(has).map(|instance| instance.name)
 }
 
-/// Returns the name and the path of every control socket in the directories of this user.
+/// Returns the name and the path of every control socket in the directories of this user, sorted by name. Of one name
+/// those come first that this user may change, in the order of the directories.
 fn sockets() -> Vec<(String, PathBuf)> {
-    let mut sockets: Vec<(String, PathBuf)> = place::to_search()
+    sockets_in(&place::to_search())
+}
+
+/// Returns the control sockets of these directories as [`sockets`] does.
+fn sockets_in(directories: &[PathBuf]) -> Vec<(String, PathBuf)> {
+    let mut sockets: Vec<(String, PathBuf)> = directories
         .iter()
         .filter_map(|directory| fs::read_dir(directory).ok())
         .flat_map(|entries| entries.flatten())
         .filter_map(|entry| {
             let path = entry.path();
             let name = path.file_name()?.to_str()?.strip_suffix(".sock")?.to_owned();
-            Some((name, path))
+            let is_for_control = entry.metadata().ok()?.mode() & place::NOT_FOR_CONTROL == 0;
+            is_for_control.then_some((name, path))
         })
         .collect();
-    sockets.sort();
+    let is_others = |path: &Path| !place::may_change(path);
+    sockets.sort_by(|(a, at), (b, other)| a.cmp(b).then_with(|| is_others(at).cmp(&is_others(other))));
     sockets
 }
 
@@ -329,8 +391,13 @@ fn unexpected() -> serde_json::Error {
 }
 
 /// Returns whether an error means that no process listens at the socket.
-fn is_dead(error: &io::Error) -> bool {
+pub(crate) fn is_dead(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ECONNREFUSED | libc::ENOENT | libc::ENOTSOCK))
+}
+
+/// Returns whether an error means that this user may not ask at the socket.
+fn is_denied(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM))
 }
 
 /// Returns whether an error means that the queue of the socket has no room for another connection.
@@ -339,10 +406,10 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
 }
 
 /// Explains why the instance `name` did not answer at `path`.
-fn failure(name: &str, path: &Path, error: &io::Error) -> Error {
+pub(crate) fn failure(name: &str, path: &Path, error: &io::Error) -> Error {
     let made = Error::system(format!("cannot ask {}", printable(name)), error, "segue stat");
     match error.raw_os_error() {
-        Some(libc::EACCES | libc::EPERM) => made
+        _ if is_denied(error) => made
             .kind(Kind::NoPermission)
             .why(format!("only its owner, root and the group of {READERS} may use {}", path.display()))
             .hint(format!("sudo segue stat {}", printable(name))),
@@ -354,5 +421,110 @@ fn failure(name: &str, path: &Path, error: &io::Error) -> Error {
             .why("it ended before it answered, or another process is taking its place (segue run)")
             .hint("the same once more\nsegue stat"),
         _ => made.why("its answer is not one that this version understands").hint("segue --version on both sides"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixListener;
+    use std::sync::{Arc, Mutex};
+    use std::thread;
+
+    use super::*;
+
+    const NAME: &str = "of-two-directories";
+
+    /// Two directories for sockets, removed on drop.
+    struct Two([PathBuf; 2]);
+
+    impl Two {
+        fn new(name: &str) -> Two {
+            let directory = std::env::temp_dir().join(format!("segue-client-{name}-{}", std::process::id()));
+            // The preferred one is the last by its name.
+            let two = ["second", "first"].map(|name| directory.join(name));
+            two.iter().for_each(|path| fs::create_dir_all(path).unwrap());
+            Two(two)
+        }
+
+        /// Opens a socket in one of the directories, whose instance has the process id `pid`, and returns the requests
+        /// that it gets.
+        fn serve(&self, directory: usize, pid: u32) -> Arc<Mutex<Vec<String>>> {
+            let listener = UnixListener::bind(self.path(directory)).unwrap();
+            let requests = Arc::new(Mutex::new(Vec::new()));
+            let (seen, state) = (Arc::clone(&requests), Instance { pid, ..Instance::default() });
+            thread::spawn(move || {
+                for mut stream in listener.incoming().flatten() {
+                    let mut line = String::new();
+                    if BufReader::new(&stream).read_line(&mut line).is_ok_and(|len| len > 0) {
+                        seen.lock().unwrap().push(line);
+                        let _ = stream.write_all(Response::Instance(Box::new(state.clone())).line().as_bytes());
+                    }
+                }
+            });
+            requests
+        }
+
+        fn path(&self, directory: usize) -> PathBuf {
+            self.0[directory].join(format!("{NAME}.sock"))
+        }
+
+        /// Requests the state without the capability to pass by the modes of files.
+        fn state(&self) -> Result<Instance, Error> {
+            let directories = self.0.to_vec();
+            let request = move || {
+                sys::drop_capabilities().unwrap();
+                request_at(&sockets_in(&directories), NAME, &Request::Get(Topic::Stat).line(), ANSWER_TIME, instance)
+            };
+            thread::spawn(request).join().unwrap()
+        }
+    }
+
+    impl Drop for Two {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(self.0[0].parent().unwrap());
+        }
+    }
+
+    #[test]
+    fn an_instance_that_may_not_be_asked_hides_no_other_one_of_its_name() {
+        let two = Two::new("denied");
+        let _denied = two.serve(0, 1);
+        fs::set_permissions(two.path(0), fs::Permissions::from_mode(0o000)).unwrap();
+        let error = two.state().unwrap_err();
+        assert_eq!(error.kind, Kind::NoPermission, "{error:?}");
+        let _own = two.serve(1, 2);
+        assert_eq!(two.state().unwrap().pid, 2);
+    }
+
+    #[test]
+    fn of_two_instances_with_one_name_both_are_named_and_none_is_asked() {
+        let two = Two::new("both");
+        let first = two.serve(0, 1);
+        assert_eq!(two.state().unwrap().pid, 1);
+        let second = two.serve(1, 2);
+        let error = two.state().unwrap_err();
+        let (why, hints) = (error.why.unwrap(), error.hint.lines().count());
+        assert_eq!((error.kind, hints), (Kind::Conflict, 2));
+        assert!([0, 1].iter().all(|at| why.contains(&two.path(*at).display().to_string())), "{why}");
+        assert_eq!([first, second].map(|requests| requests.lock().unwrap().len()), [1, 0]);
+    }
+
+    #[test]
+    fn of_one_name_the_socket_in_the_preferred_directory_comes_first() {
+        let two = Two::new("order");
+        let _listeners = [0, 1].map(|at| UnixListener::bind(two.path(at)).unwrap());
+        let found: Vec<PathBuf> = sockets_in(&two.0).into_iter().map(|(_, path)| path).collect();
+        assert_eq!(found, [two.path(0), two.path(1)]);
+    }
+
+    #[test]
+    fn a_socket_that_is_not_for_control_is_not_asked() {
+        let two = Two::new("guest");
+        let _listeners = [0, 1].map(|at| UnixListener::bind(two.path(at)).unwrap());
+        fs::set_permissions(two.path(0), fs::Permissions::from_mode(0o600 | place::NOT_FOR_CONTROL)).unwrap();
+        let found: Vec<PathBuf> = sockets_in(&two.0).into_iter().map(|(_, path)| path).collect();
+        assert_eq!(found, [two.path(1)]);
     }
 }

@@ -33,6 +33,9 @@ pub struct Document {
     /// Agents that set the peers of tunnels of these instances, by the names of the tunnels.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub fleet: BTreeMap<String, FleetState>,
+    /// Instances of this user that run and did not answer, by name, each with the reason.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub unanswered: BTreeMap<String, Complaint>,
 }
 
 /// A running instance with its state.

@@ -4,6 +4,7 @@ use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use segue_host::sys;
 
@@ -16,8 +17,15 @@ pub const READERS: &str = "SEGUE_GROUP";
 /// The file name suffix of an instance's socket.
 pub const INSTANCE: &str = ".sock";
 
+/// Mode bit of a socket that is not for control, whatever its name (the sticky bit, which means nothing for a socket):
+/// that of a guest's port, which would take a process that asks there for the guest.
+pub const NOT_FOR_CONTROL: u32 = 0o1000;
+
 /// The file name suffix of a service's socket.
 pub const SERVICE: &str = ".service";
+
+/// The only directory that this process searches, once [`search_only`] has set it.
+static ONLY: OnceLock<PathBuf> = OnceLock::new();
 
 /// A directory that may hold control sockets.
 struct Place {
@@ -82,16 +90,44 @@ pub fn for_new() -> io::Result<PathBuf> {
     Err(last)
 }
 
-/// Returns the directories that may hold this user's instances, and root's.
+/// Limits the search of this process to one directory: a service is to ask its own instances, and not those of other
+/// directories that have the same names. The first call counts.
+pub fn search_only(directory: PathBuf) {
+    let _: Result<(), PathBuf> = ONLY.set(directory);
+}
+
+/// Returns the directories that may hold this user's instances, the preferred one first, and then root's.
 pub fn to_search() -> Vec<PathBuf> {
-    let mut paths: Vec<PathBuf> = places().into_iter().map(|place| place.path).collect();
-    if std::env::var_os(VARIABLE).is_none() {
+    let mut paths: Vec<PathBuf> = match ONLY.get() {
+        Some(only) => vec![only.clone()],
+        None => places().into_iter().map(|place| place.path).collect(),
+    };
+    if ONLY.get().is_none() && std::env::var_os(VARIABLE).is_none() {
         paths.push("/run/segue".into());
     }
-    paths.sort();
-    paths.dedup();
+    let mut paths = once(paths);
     paths.retain(|path| fs::symlink_metadata(path).is_ok_and(|data| trusted(&data) || of_a_service(path, &data)));
     paths
+}
+
+/// Returns the paths in their order, each of them once.
+fn once(paths: Vec<PathBuf>) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = Vec::new();
+    for path in paths {
+        if !found.contains(&path) {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// Returns whether this user may change the instance with the control socket `path`: root may change that of any user
+/// in its user namespace.
+pub(crate) fn may_change(path: &Path) -> bool {
+    /// The owner of files whose owner is none of this user namespace (user_namespaces(7)).
+    const OVERFLOW: u32 = 65_534;
+    let may = |owner: u32| owner == sys::euid() || sys::euid() == 0 && owner != OVERFLOW;
+    fs::symlink_metadata(path).is_ok_and(|data| may(data.uid()))
 }
 
 /// Returns whether root may search the directory of another user: one in /run, where only root makes directories, as
@@ -147,6 +183,15 @@ mod tests {
         for line in ["adm:x:4:", "ad:x:", "ad:x:many:", ""] {
             assert_eq!(group(line, "ad"), None, "{line}");
         }
+    }
+
+    #[test]
+    fn directories_keep_their_order_and_are_there_once() {
+        let paths = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<_>>();
+        let of_user = paths(&["/user/1/segue", "/tmp/segue-1", "/run/segue"]);
+        assert_eq!(once(of_user.clone()), of_user);
+        let of_root = paths(&["/run/segue", "/a/segue", "/run/segue"]);
+        assert_eq!(once(of_root), paths(&["/run/segue", "/a/segue"]));
     }
 
     #[test]

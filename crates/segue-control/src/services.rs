@@ -5,9 +5,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::client::{ANSWER_TIME, FULL, is_full};
+use crate::client::{ANSWER_TIME, FULL, failure, is_dead, is_full};
 use crate::error::{Error, Kind, printable};
-use crate::exchange::talk;
+use crate::exchange::{talk, talk_to_all};
 use crate::place::{self, SERVICE};
 use crate::protocol::{
     Failure, Refused, Reloaded, ServiceRequest, ServiceResponse, ServiceState, ServiceTopic, Upgraded,
@@ -33,11 +33,38 @@ pub enum NotReloaded {
     Failed(Box<Error>),
 }
 
-/// Returns the services of this user that answer, by name.
-pub fn all() -> Vec<Service> {
-    let found =
-        sockets().into_iter().filter_map(|(name, path)| Some(Service { state: query(&path).ok()?, name, path }));
-    found.collect()
+/// The outcome of the upgrade of a service.
+pub type Outcome = Result<Upgraded, NotReloaded>;
+
+/// The result of a query of all services.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// The services that answered, sorted by name.
+    pub services: Vec<Service>,
+    /// The names of services that are alive and did not answer, with the failures.
+    pub failed: Vec<(String, Error)>,
+}
+
+/// Requests the state of every service of this user, of all at the same time. A socket without a listener is no
+/// failure.
+pub fn all() -> Found {
+    let mut found = Found::default();
+    let sockets = sockets();
+    let paths: Vec<&Path> = sockets.iter().map(|(_, path)| path.as_path()).collect();
+    let answers = talk_to_all(&paths, &ServiceRequest::Get(ServiceTopic::Service).line(), ANSWER_TIME);
+    for ((name, path), answer) in sockets.iter().zip(answers) {
+        match answer.and_then(|answer| state(&answer)) {
+            Ok(state) => found.services.push(Service { name: name.clone(), state, path: path.clone() }),
+            Err(error) if is_dead(&error) => {}
+            Err(error) => {
+                let error = failure(name, path, &error);
+                let hint = format!("sudo segue reload {}", printable(name));
+                let error = if error.kind == Kind::NoPermission { error.hint(hint) } else { error };
+                found.failed.push((name.clone(), error));
+            }
+        }
+    }
+    found
 }
 
 /// Requests that a service loads its file again, and waits for the outcome, at most `longest`. It is `wanted` by its
@@ -51,14 +78,30 @@ pub fn reload(wanted: Option<&str>, longest: Duration) -> Result<Reloaded, NotRe
 }
 
 /// Requests that services continue with the program that has replaced theirs, and waits for the outcome of each, at
-/// most `longest`. Without `wanted`, all that run are asked.
-pub fn upgrade(wanted: Option<&str>, longest: Duration) -> Result<Vec<Upgraded>, NotReloaded> {
-    let services = wanted.map_or_else(|| Ok(all()), |wanted| find(Some(wanted)).map(|service| vec![service]));
-    let upgrade = |service: &Service| match call(service, ServiceRequest::Upgrade {}, longest)? {
-        ServiceResponse::Upgraded(done) => Ok(*done),
-        other => Err(not_done(service, other)),
+/// most `longest`. Without `wanted`, all of this user are asked, whatever becomes of others. Returns the outcome by the
+/// name of the service; one that does not answer has one too.
+///
+/// # Errors
+/// Where the `wanted` service is not found, or does not answer.
+pub fn upgrade(wanted: Option<&str>, longest: Duration) -> Result<Vec<(String, Outcome)>, Error> {
+    let found = match wanted {
+        Some(wanted) => Found { services: vec![find(Some(wanted))?], failed: Vec::new() },
+        None => all(),
     };
-    services?.iter().map(upgrade).collect()
+    let upgrade = |service: &Service| -> Outcome {
+        match call(service, ServiceRequest::Upgrade {}, longest)? {
+            ServiceResponse::Upgraded(done) => Ok(*done),
+            other => Err(not_done(service, other)),
+        }
+    };
+    let asked = found.services.iter().map(|service| (service.name.clone(), upgrade(service)));
+    let silent = hung(found.failed).map(|(name, error)| (name, Err(error.into())));
+    Ok(asked.chain(silent).collect())
+}
+
+/// Returns those failures that are of services of this user, and not of others.
+fn hung(failed: Vec<(String, Error)>) -> impl Iterator<Item = (String, Error)> {
+    failed.into_iter().filter(|(_, error)| error.kind != Kind::NoPermission)
 }
 
 impl From<Error> for NotReloaded {
@@ -110,49 +153,61 @@ fn not_done(service: &Service, answer: ServiceResponse) -> NotReloaded {
 
 /// Finds the service that `wanted` names.
 fn find(wanted: Option<&str>) -> Result<Service, Error> {
-    let mut services = all();
-    let list = |services: &[Service]| {
-        services
-            .iter()
-            .map(|service| format!("segue reload {}", printable(&service.name)))
-            .collect::<Vec<_>>()
-            .join("\n")
-    };
-    let Some(wanted) = wanted else {
-        return match services.len() {
-            1 => Ok(services.remove(0)),
-            0 => Err(Error::new(Kind::NotFound, "no service runs", "segue run -c FILE")
-                .why("no socket of a `segue run` of this user answers; root sees all of /run")),
-            _ => {
-                Err(Error::new(Kind::Conflict, format!("{} services run: say which", services.len()), list(&services))
-                    .why("each has a file of its own"))
-            }
-        };
-    };
+    let Found { mut services, failed } = all();
+    let Some(wanted) = wanted else { return single(services, failed) };
     let whole = fs::canonicalize(wanted).ok().map(|path| path.display().to_string());
     // The file says more than a name that another file may have as well.
     let at = services.iter().position(|service| whole.as_ref() == Some(&service.state.file));
     if let Some(at) = at.or_else(|| services.iter().position(|service| service.name == wanted)) {
         return Ok(services.remove(at));
     }
+    if let Some((_, error)) = failed.into_iter().find(|(name, _)| name == wanted) {
+        return Err(error);
+    }
     let near = nearest(wanted, services.iter().map(|service| service.name.as_str()));
     let hint = match near {
         Some(near) => format!("segue reload {}", printable(near)),
         None if services.is_empty() => "segue run -c FILE".to_owned(),
-        None => list(&services),
+        None => list(services.iter().map(|service| service.name.as_str())),
     };
     Err(Error::new(Kind::NotFound, format!("no service is called `{}` or follows this file", printable(wanted)), hint)
         .why("a service has the name of its file, without .toml"))
 }
 
-fn query(path: &Path) -> io::Result<ServiceState> {
-    match ServiceResponse::parse(&talk(path, &ServiceRequest::Get(ServiceTopic::Service).line(), ANSWER_TIME)?)? {
+/// Returns the only service of this user. One that does not answer counts: it may be the one that is meant.
+fn single(mut services: Vec<Service>, failed: Vec<(String, Error)>) -> Result<Service, Error> {
+    let mut hung: Vec<(String, Error)> = hung(failed).collect();
+    match (services.pop(), hung.pop()) {
+        (None, None) => Err(Error::new(Kind::NotFound, "no service runs", "segue run -c FILE")
+            .why("no socket of a `segue run` of this user answers; root sees all of /run")),
+        (Some(service), None) if services.is_empty() => Ok(service),
+        (None, Some((_, error))) if hung.is_empty() => Err(error),
+        (service, silent) => {
+            services.extend(service);
+            hung.extend(silent);
+            let answer = services.iter().map(|service| service.name.as_str());
+            let names: Vec<&str> = answer.chain(hung.iter().map(|(name, _)| name.as_str())).collect();
+            let message = format!("{} services run: say which", names.len());
+            Err(Error::new(Kind::Conflict, message, list(names.into_iter())).why("each has a file of its own"))
+        }
+    }
+}
+
+/// Returns a command for each of these services.
+fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    names.map(|name| format!("segue reload {}", printable(name))).collect::<Vec<_>>().join("\n")
+}
+
+/// Reads the state of a service from its answer.
+fn state(answer: &[u8]) -> io::Result<ServiceState> {
+    match ServiceResponse::parse(answer)? {
         ServiceResponse::Service(state) => Ok(*state),
         _ => Err(io::ErrorKind::InvalidData.into()),
     }
 }
 
-/// Returns the name and the path of every socket of a service in the directories of this user.
+/// Returns the name and the path of every socket of a service in the directories of this user, sorted by name, and of
+/// one name in the order of the directories.
 fn sockets() -> Vec<(String, PathBuf)> {
     let directories = place::to_search();
     let entries = directories.iter().filter_map(|directory| fs::read_dir(directory).ok()).flatten().flatten();
@@ -162,6 +217,6 @@ fn sockets() -> Vec<(String, PathBuf)> {
             Some((path.file_name()?.to_str()?.strip_suffix(SERVICE)?.to_owned(), path))
         })
         .collect();
-    found.sort();
+    found.sort_by(|(a, _), (b, _)| a.cmp(b));
     found
 }

@@ -51,7 +51,7 @@ $XDG_RUNTIME_DIR/segue or /tmp/segue-UID; SEGUE_RUNTIME_DIR overrides.
         examples: &[
             ("segue gateway eth0 tap:lro0", "eth0 bridged to a TAP of this host, which gets trains"),
             ("segue gateway eth0 tap:lro0@red --tap-mtu 9000 --fragment", "in the namespace red, whole datagrams"),
-            ("segue gateway vhost:/run/segue/vm1.sock eth0", "a virtual machine, without a TAP"),
+            ("segue gateway vhost:/run/segue/vm1.vhost eth0", "a virtual machine, without a TAP"),
         ],
         more: "\
 In both directions, frames of one flow are merged into trains. Trains go whole

@@ -11,7 +11,7 @@ mod workers;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use segue_control::client;
+use segue_control::client::{self, Found};
 use segue_control::error::{Error, Kind, printable, printable_line};
 use segue_control::model::{Complaint, Document, Instance, SCHEMA};
 use segue_control::units;
@@ -80,21 +80,26 @@ fn measure(instance: &mut Instance, before: &Document) {
 }
 
 fn query(args: &Stat, out: &Out) -> Result<Document, Error> {
-    let instances = match &args.name {
-        Some(name) => vec![client::one(name)?],
-        None => {
-            let found = client::all();
-            match (found.instances.is_empty(), found.failed.first()) {
-                (true, Some(error)) => return Err(error.clone()),
-                _ => {
-                    found.failed.iter().for_each(|error| out.warn(&format!("note: {}", error.message)));
-                    found.instances
-                }
-            }
-        }
+    let Found { instances, failed } = match &args.name {
+        Some(name) => Found { instances: vec![client::one(name)?], failed: Vec::new() },
+        None => client::all(),
     };
+    // Instances of other users are no concern of this one.
+    let is_own = |(_, error): &&(String, Error)| error.kind != Kind::NoPermission;
+    if let (true, Some((_, error))) = (instances.is_empty(), failed.iter().find(is_own).or(failed.first())) {
+        return Err(error.clone());
+    }
+    let noted = failed.iter().filter(|one| !args.health || !is_own(one));
+    noted.for_each(|(_, error)| out.warn(&format!("note: {}", error.message)));
+    let unanswered = failed.iter().filter(is_own).map(|(name, error)| (name.clone(), complaint(error))).collect();
     let fleet = fleet::of(&instances);
-    Ok(Document { schema: SCHEMA.to_owned(), t: units::rfc3339(SystemTime::now()), instances, fleet })
+    Ok(Document { schema: SCHEMA.to_owned(), t: units::rfc3339(SystemTime::now()), instances, fleet, unanswered })
+}
+
+/// Returns the problem that an instance does not answer.
+fn complaint(error: &Error) -> Complaint {
+    let (what, fix) = (error.message.clone(), Some(error.hint.clone()));
+    Complaint { what, why: error.why.clone(), fix, ..Complaint::default() }
 }
 
 fn show(document: &Document, args: &Stat, out: &Out) {
@@ -134,11 +139,11 @@ fn show(document: &Document, args: &Stat, out: &Out) {
     }
 }
 
-/// Returns a problem on one line that begins with the names it concerns.
-fn problem(instance: &Instance, note: &Complaint) -> String {
+/// Returns a problem of the instance `name` on one line that begins with the names it concerns.
+fn problem(name: &str, note: &Complaint) -> String {
     const NAMED: usize = 3;
     let of = match &note.tunnels[..] {
-        [] => printable(&instance.name),
+        [] => printable(name),
         all => {
             let named: Vec<String> = all.iter().take(NAMED).map(|name| printable(name)).collect();
             let more = all.len().saturating_sub(NAMED);
@@ -150,12 +155,14 @@ fn problem(instance: &Instance, note: &Complaint) -> String {
 }
 
 fn health(document: &Document, strict: bool, out: &Out) -> Result<(), Error> {
-    let all = document.instances.iter().flat_map(|instance| instance.health.iter().map(move |note| (instance, note)));
+    let reported = document.instances.iter().flat_map(|one| one.health.iter().map(|note| (&one.name, note)));
+    let all = document.unanswered.iter().chain(reported);
     let (sick, notices): (Vec<_>, Vec<_>) = all.partition(|(_, note)| strict || !note.notice);
-    for (instance, note) in notices {
-        out.note(&format!("note: {}", problem(instance, note)));
+    for (name, note) in notices {
+        out.note(&format!("note: {}", problem(name, note)));
     }
-    let lines: Vec<String> = sick.iter().map(|(instance, note)| problem(instance, note)).collect();
+    let lines: Vec<String> = sick.iter().map(|(name, note)| problem(name, note)).collect();
+    let why = if document.unanswered.is_empty() { "the instance reports it" } else { "an instance does not answer" };
     match (document.instances.is_empty(), sick.is_empty()) {
         (true, _) => {
             Err(Error::new(Kind::Unhealthy, "nothing runs", "segue tunnel --help").why("no control socket answers"))
@@ -170,11 +177,10 @@ fn health(document: &Document, strict: bool, out: &Out) -> Result<(), Error> {
             let fix = sick.iter().find_map(|(_, note)| note.fix.as_deref());
             let hint = fix.map_or_else(|| "segue stat --why".to_owned(), printable_line);
             if out.json {
-                return Err(Error::new(Kind::Unhealthy, lines.join("; "), hint).why("the instance reports it"));
+                return Err(Error::new(Kind::Unhealthy, lines.join("; "), hint).why(why));
             }
             out.data(&(lines.join("\n") + "\n"));
-            Err(Error::new(Kind::Unhealthy, format!("{} not well", things(sick.len())), hint)
-                .why("the instance reports it"))
+            Err(Error::new(Kind::Unhealthy, format!("{} not well", things(sick.len())), hint).why(why))
         }
     }
 }

@@ -118,6 +118,7 @@ fn rates_of_a_watch_are_those_of_its_own_interval() {
         t: String::new(),
         instances: vec![instance.clone()],
         fleet: Default::default(),
+        unanswered: Default::default(),
     };
     measure(&mut now, &document(&before));
     let recent = now.recent.unwrap();

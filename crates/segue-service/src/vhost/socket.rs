@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use segue_control::error::{Error, Kind};
+use segue_control::place::NOT_FOR_CONTROL;
 use segue_host::sys::{connect_path, euid, with_umask};
 
 use super::spec::Spec;
@@ -63,11 +64,11 @@ pub(super) fn bind(spec: &Spec, out: &dyn Report) -> Result<UnixListener, Error>
     Ok(listener)
 }
 
-/// Returns a listening socket whose file has the given permissions from its beginning. Where the default ACL of its
-/// directory takes some of them (acl(5)), they are set afterwards.
+/// Returns a listening socket whose file has the given permissions from its beginning, and the mark of a socket that is
+/// not for control. Where the default ACL of its directory takes some of them (acl(5)), they are set afterwards.
 fn listen(path: &Path, mode: u32) -> io::Result<UnixListener> {
     let listener = with_umask(!mode & 0o777, || UnixListener::bind(path))?;
-    set_mode(path, mode)?;
+    set_mode(path, mode | NOT_FOR_CONTROL)?;
     Ok(listener)
 }
 
@@ -76,7 +77,7 @@ fn listen(path: &Path, mode: u32) -> io::Result<UnixListener> {
 fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(path)?;
     let found = file.metadata()?;
-    if found.mode() & 0o777 == mode {
+    if found.mode() & 0o7777 == mode {
         return Ok(());
     }
     // A file with a second name may be anywhere else.
@@ -101,7 +102,7 @@ pub(super) fn free(path: &Path) -> Result<Found, Error> {
     let Ok(found) = fs::symlink_metadata(path) else { return Ok(Found::Nothing) };
     if !found.file_type().is_socket() {
         let text = format!("{shown} exists already, and is no socket");
-        return Err(Error::new(Kind::InUse, text, "another path: vhost:/run/segue/vm1.sock")
+        return Err(Error::new(Kind::InUse, text, "another path: vhost:/run/segue/vm1.vhost")
             .why("a file that is no socket is not replaced"));
     }
     // Without a wait for room in the queue of a listener that accepts nothing.

@@ -136,8 +136,8 @@ mod tests {
     #[test]
     fn a_guest_is_a_path_with_options() {
         let parse = |text: &str| Spec::parse(text).unwrap();
-        let (name, spec) = parse("vhost:/run/segue/vm1.sock").unwrap();
-        assert_eq!((name.as_str(), spec.path.to_str(), spec.role), ("vm1", Some("/run/segue/vm1.sock"), Role::Server));
+        let (name, spec) = parse("vhost:/run/segue/vm1.vhost").unwrap();
+        assert_eq!((name.as_str(), spec.path.to_str(), spec.role), ("vm1", Some("/run/segue/vm1.vhost"), Role::Server));
         assert_eq!((spec.mode, spec.owner), (None, None));
         let (name, spec) = parse("vhost:/a b/x.y.z,mode=0660,owner=libvirt-qemu:kvm,name=web").unwrap();
         assert_eq!((name.as_str(), spec.mode, spec.owner.as_deref()), ("web", Some(0o660), Some("libvirt-qemu:kvm")));

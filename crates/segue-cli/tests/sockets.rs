@@ -1,0 +1,193 @@
+//! Tests of the commands that ask all sockets, or the one of a name: one that does not answer is named and holds up no
+//! other one, and of two instances with one name none is taken for the other.
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use common::{Place, SEGUE, command, in_namespace, text};
+use segue_control::model::{Instance, Port};
+use segue_control::protocol::{Refused, Response, ServiceResponse, ServiceState, Upgraded};
+use serde_json::{Value, json};
+
+/// Opens the socket `file`, which answers each request, and returns the list of the requests.
+fn answering(place: &Place, file: &str, answer: fn(&str) -> String) -> Arc<Mutex<Vec<String>>> {
+    let listener = UnixListener::bind(place.path().join(file)).unwrap();
+    let requests = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&requests);
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut line = String::new();
+            if BufReader::new(&stream).read_line(&mut line).is_ok_and(|len| len > 0) {
+                let _ = stream.write_all(answer(&line).as_bytes());
+                seen.lock().unwrap().push(line);
+            }
+        }
+    });
+    requests
+}
+
+/// Opens a socket whose connections are never accepted.
+fn mute(place: &Place, file: &str) -> UnixListener {
+    UnixListener::bind(place.path().join(file)).unwrap()
+}
+
+fn instance(_: &str) -> String {
+    Response::Instance(Box::new(Instance { name: "well".to_owned(), ..Instance::default() })).line()
+}
+
+/// Answers as a service that refuses an upgrade.
+fn refusing(request: &str) -> String {
+    let refused = Refused { text: "near is as it was\n".to_owned(), error: json!({ "message": "near is as it was" }) };
+    match request.contains("upgrade") {
+        true => ServiceResponse::Refused(Box::new(refused)).line(),
+        false => ServiceResponse::Service(Box::default()).line(),
+    }
+}
+
+/// Answers as a service that is upgraded.
+fn willing(request: &str) -> String {
+    let upgraded = Upgraded { file: "/etc/other.toml".to_owned(), is_new: true, ..Upgraded::default() };
+    let state = ServiceState { file: "/etc/other.toml".to_owned(), ..ServiceState::default() };
+    match request.contains("upgrade") {
+        true => ServiceResponse::Upgraded(Box::new(upgraded)).line(),
+        false => ServiceResponse::Service(Box::new(state)).line(),
+    }
+}
+
+/// Runs segue once for each line, all at the same time, and returns exit status, stdout and stderr of each.
+fn at_once<const N: usize>(place: &Place, lines: [&str; N]) -> [(Option<i32>, String, String); N] {
+    let started = lines.map(|line| {
+        let mut made = command(SEGUE, place);
+        thread::spawn({
+            made.args(line.split_whitespace());
+            move || text(&made.output().expect("segue runs"))
+        })
+    });
+    started.map(|one| one.join().unwrap())
+}
+
+fn json_of(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+#[test]
+fn an_instance_that_does_not_answer_is_not_well_and_is_named() {
+    let place = Place::new();
+    answering(&place, "well.sock", instance);
+    let _mute = mute(&place, "mute.sock");
+    let [health, health_json, stat] = at_once(&place, ["stat --health", "stat --health -j", "stat -j"]);
+    assert!(health.0 == Some(1) && health.1.starts_with("mute: cannot ask mute: "), "{health:?}");
+    assert_eq!(health.1.lines().count(), 1, "{health:?}");
+    assert!(health.2.contains("1 thing is not well") && health.2.contains("an instance does not answer"), "{health:?}");
+    let error = &json_of(&health_json.1)["error"];
+    assert_eq!((health_json.0, &error["kind"]), (Some(1), &json!("unhealthy")), "{error}");
+    assert!(error["message"].as_str().is_some_and(|text| text.contains("mute")), "{error}");
+    let document = json_of(&stat.1);
+    let found = (&document["instances"][0]["name"], &document["unanswered"]["mute"]["why"]);
+    assert_eq!((stat.0, found), (Some(0), (&json!("well"), &json!("it did not answer within 3 s"))), "{document}");
+    assert!(stat.2.contains("note: cannot ask mute: "), "{stat:?}");
+}
+
+#[test]
+fn an_instance_of_another_user_is_a_note_and_no_problem() {
+    let place = Place::new();
+    answering(&place, "well.sock", instance);
+    let _other = mute(&place, "other.sock");
+    fs::set_permissions(place.path().join("other.sock"), fs::Permissions::from_mode(0o000)).unwrap();
+    // Root has no way past the mode without its capabilities.
+    let is_root = segue_host::sys::euid() == 0;
+    let mut made = if is_root { command("setpriv", &place) } else { command(SEGUE, &place) };
+    if is_root {
+        made.args(["--bounding-set=-all", "--inh-caps=-all", SEGUE]);
+    }
+    let (code, stdout, stderr) = text(&made.args(["stat", "--health", "-j"]).output().expect("segue runs"));
+    let document = json_of(&stdout);
+    assert!(code == Some(0) && document["unanswered"].is_null(), "{document} {stderr}");
+    assert!(stderr.starts_with("note: cannot ask other: "), "{stderr}");
+}
+
+#[test]
+fn the_socket_of_a_guest_is_no_instance_that_does_not_answer() {
+    let place = Place::new();
+    answering(&place, "well.sock", |_| {
+        let mut port = Port::default();
+        port.numbers.insert("guest_connected".to_owned(), 1);
+        let ports = [("vm1".to_owned(), port)].into();
+        Response::Instance(Box::new(Instance { name: "well".to_owned(), ports, ..Instance::default() })).line()
+    });
+    // It closes each connection that is no front end.
+    answering(&place, "vm1.sock", |_| String::new());
+    let [(code, stdout, stderr)] = at_once(&place, ["stat --health"]);
+    assert_eq!((code, &*stdout, &*stderr), (Some(0), "", ""));
+}
+
+#[test]
+fn every_service_is_upgraded_although_the_first_one_refuses() {
+    let place = Place::new();
+    answering(&place, "near.service", refusing);
+    let asked = answering(&place, "other.service", willing);
+    let [plain, json] = at_once(&place, ["reload --upgrade", "reload --upgrade -j"]);
+    let asked = asked.lock().unwrap().iter().filter(|request| request.contains("upgrade")).count();
+    assert_eq!((plain.0, json.0, asked), (Some(1), Some(1), 2), "{plain:?}");
+    for part in ["upgraded /etc/other.toml", "near is as it was", "the upgrade of near was refused"] {
+        assert!(plain.2.contains(part), "{part}: {plain:?}");
+    }
+    let document = json_of(&json.1);
+    assert_eq!(document["services"][0]["file"], "/etc/other.toml", "{document}");
+    let failed = json!([{ "service": "near", "error": { "message": "near is as it was" } }]);
+    assert_eq!(document["failed"], failed, "{document}");
+}
+
+#[test]
+fn a_service_that_does_not_answer_is_an_error_of_an_upgrade_and_holds_up_no_other_one() {
+    let (alone, both) = (Place::new(), Place::new());
+    let _mute = [mute(&alone, "mute.service"), mute(&both, "mute.service")];
+    let asked = answering(&both, "other.service", willing);
+    let both = thread::spawn(move || at_once(&both, ["reload --upgrade", "reload"]));
+    for (code, _, stderr) in at_once(&alone, ["reload --upgrade", "reload", "reload mute"]) {
+        assert!(code == Some(1) && stderr.contains("cannot ask mute: "), "{stderr}");
+    }
+    let [upgrade, reload] = both.join().unwrap();
+    assert!(upgrade.0 == Some(1) && upgrade.2.contains("cannot ask mute: "), "{upgrade:?}");
+    assert!(upgrade.2.contains("upgraded /etc/other.toml"), "{upgrade:?}");
+    assert!(reload.0 == Some(2) && reload.2.contains("2 services run: say which"), "{reload:?}");
+    assert_eq!(asked.lock().unwrap().iter().filter(|request| request.contains("upgrade")).count(), 1);
+}
+
+#[test]
+fn a_service_reloads_its_own_instance_while_another_one_has_the_same_name() {
+    let script = "mount -t tmpfs -o mode=755 none /run; mount -t tmpfs none /tmp; unset SEGUE_RUNTIME_DIR; cd /run
+export XDG_RUNTIME_DIR=/run/user; mkdir $XDG_RUNTIME_DIR
+file() { printf '[[tunnel]]\\ndev = \"sg0\"\\nlocal = \"198.18.0.1\"\\nremote = \"198.18.0.2\"\\nencap = \"gue\"\\n'; }
+file > near.toml; $SEGUE run -c near.toml > said 2>&1 & service=$!
+gso() { SEGUE_RUNTIME_DIR=$1 $SEGUE set sg0 net.inet.tcp.gso; }
+until_up() { for n in $(seq 400); do gso $1 > /dev/null 2>&1 && return; sleep 0.05; done; cat said >&2; }
+until_up /run/segue
+# In a network namespace of its own an interface of the same name is free.
+SEGUE_RUNTIME_DIR=/run/user/segue unshare --net sh -c 'ip link add e0 type veth peer name e1
+ip addr add 198.18.0.1/24 dev e0; ip link set e0 up; ip link set e1 up
+exec $SEGUE tunnel dev sg0 local 198.18.0.1 remote 198.18.0.2 encap gue' & other=$!
+until_up /run/user/segue
+$SEGUE set sg0 net.inet.tcp.gso 0; echo \"set $?\"
+(file; echo 'net.inet.tcp.gso = 0') > near.toml; $SEGUE reload; echo \"reload $?\"
+gso /run/segue; gso /run/user/segue
+$SEGUE metrics | grep segue_instance_uptime_seconds{; $SEGUE stat -j
+kill -TERM $other $service; wait $other $service";
+    let Some(ran) = in_namespace(script) else { return };
+    let lines: Vec<&str> = ran.stdout.lines().collect();
+    assert_eq!((lines[0], lines[1]), ("set 2", "reload 0"), "{ran:?}");
+    assert!(ran.stderr.contains("2 instances are called `sg0`"), "{ran:?}");
+    assert!(ran.stderr.contains("/run/segue/sg0.sock and /run/user/segue/sg0.sock"), "{ran:?}");
+    let values: Vec<Option<&str>> = lines[2..4].iter().map(|line| line.split_whitespace().last()).collect();
+    assert_eq!(values, [Some("0"), Some("1")], "{ran:?}");
+    let series = lines.iter().filter(|line| line.starts_with("segue_instance_uptime_seconds{name=\"sg0\"} ")).count();
+    assert_eq!(series, 1, "{ran:?}");
+    let document = json_of(lines.last().unwrap());
+    assert_eq!(document["instances"].as_array().map(Vec::len), Some(2), "{document}");
+}
