@@ -101,7 +101,8 @@ struct segue_train {
 /* Splits a packet or train whose virtio-net header of header_len bytes lies elsewhere (header_len 0: it has none),
  * and lists the packets; returns their number. Payload is not copied: the headers of a packet are one piece, the
  * first, which lies in the splitter until its next call; everything else lies in the chain. Every checksum is
- * complete; with SEGUE_CSUM_OWED in the chain those of the transport stay owed, for a device that completes them.
+ * complete; with SEGUE_CSUM_OWED in the chain those of the transport stay owed, for a device that completes them. A
+ * packet that owes another checksum than that of TCP or UDP is refused (gso_csum_place); segue_split completes it.
  * Needs as many pieces as the chain has and two for each packet. */
 ptrdiff_t segue_split_chain(struct segue_splitter *splitter, const uint8_t *header, size_t header_len,
                             const struct segue_chain *chain, struct segue_train *packets, size_t packet_count,
@@ -134,7 +135,8 @@ struct segue_joiner *segue_joiner_new(const struct segue_joiner_config *config);
 void segue_joiner_free(struct segue_joiner *joiner);
 /* Joins a batch, in the order of arrival, and lists the trains; returns their number. The virtio-net header and the
  * headers of a train are one piece, the first, which lies in the joiner until its next call; everything else lies in
- * the packets. Needs as many trains as packets, and twice as many pieces. */
+ * the packets. A packet without a field for a checksum that it owes, such as ICMP or a fragment, is passed on as it is.
+ * Needs as many trains as packets, and twice as many pieces. */
 ptrdiff_t segue_join(struct segue_joiner *joiner, const struct segue_buf *packets, size_t count,
                      struct segue_train *trains, size_t train_count, struct segue_piece *pieces, size_t piece_count);
 

@@ -479,10 +479,13 @@ pub unsafe extern "C" fn segue_join_in_place(
         }
         plan.make(&mut batch, packets.len());
         drop(batch);
+        // That of a packet that stays alone; zeros, unused, where there is none.
+        let lone = VirtioNet { num_buffers: 1, ..VirtioNet::default() };
+        let lone = Form::of_len(*header_len).map_or([0; 24], |form| lone.emit(form));
         for packet in &*packets {
             // SAFETY: the caller's promise.
             let memory = unsafe { many_mut(packet.base, packet.room)? };
-            memory[offset - *header_len..offset].fill(0);
+            memory[offset - *header_len..offset].copy_from_slice(&lone[..*header_len]);
         }
         for train in &plan.trains {
             let (front, sources) = (&plan.fronts[train.front.clone()], &plan.sources[train.sources.clone()]);

@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 
 use segue::encap::{Carrier, Config, Decapsulator, Encapsulator, GreOptions, Mode};
 use segue::gso::{Frames, Limits, split_linear};
-use segue::packet::{Frag, Packet, Start, Unit};
+use segue::packet::{Frag, Packet, Start, Tunnels, Unit};
 use segue::virtio::{self, Loaded, VirtioNet};
 
 use crate::error::{ARGUMENT, CONFIG, Code};
@@ -52,10 +52,13 @@ impl Tunnel {
 
     /// Encapsulates a packet or train and splits it into complete packets.
     pub(crate) fn encap(&mut self, header: &VirtioNet, bytes: &[u8]) -> Result<&Frames, isize> {
+        let completed;
         let mut packet = Packet::default();
-        match virtio::load(header, Frag::all(bytes), Start::Ip, &mut packet).map_err(Code::code)? {
-            Loaded::Ready => {}
-            Loaded::Owed(_) | Loaded::OwedSctp(_) => return Err(virtio::Refusal::GsoChecksumPlace.code()),
+        let loaded = virtio::load(header, Frag::all(bytes), Start::Ip, &mut packet).map_err(Code::code)?;
+        if loaded != Loaded::Ready {
+            // A checksum that is not that of a TCP or UDP header which is split.
+            completed = copy_with(bytes, loaded);
+            packet.load(Frag::all(completed.as_slice()), Start::Ip, &Tunnels::NONE);
         }
         self.encap.push(&mut packet).map_err(Code::code)?;
         self.frames.clear();
@@ -72,4 +75,15 @@ impl Tunnel {
         split_linear(&packet, &Limits::NONE, &mut self.frames).map_err(Code::code)?;
         Ok(&self.frames)
     }
+}
+
+/// Returns a copy of a packet with the checksum that it owes.
+fn copy_with(bytes: &[u8], owed: Loaded) -> Vec<u8> {
+    let mut copy = bytes.to_vec();
+    match owed {
+        Loaded::Ready => {}
+        Loaded::Owed(place) => place.fill(&mut copy),
+        Loaded::OwedSctp(place) => place.fill(&mut copy),
+    }
+    copy
 }

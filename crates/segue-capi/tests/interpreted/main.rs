@@ -49,8 +49,8 @@ fn a_train_is_split_joined_in_two_ways_and_the_same_again() {
         assert_eq!(trains[0].len(), VNET + 40 + 3 * MSS);
         assert_eq!(trains[0][VNET + 40..], unit[VNET + 40..]);
     }
-    let joined = joiner.join_in_place(&packets, 32, 1024).unwrap();
-    assert_eq!((joined.len(), &joined[0][40..]), (1, &unit[VNET + 40..]));
+    let joined = joiner.join_in_place(&packets, VNET, 32, 1024).unwrap();
+    assert_eq!((joined.len(), &joined[0][VNET + 40..]), (1, &unit[VNET + 40..]));
     assert!(joiner.join(&[]).unwrap().is_empty());
     let short = [Packet { bytes: &packets[0][..30], csum: 0 }, Packet { bytes: &[], csum: 2 }];
     let _ = joiner.join(&short);
@@ -65,10 +65,68 @@ fn a_chain_is_split_and_joined_like_a_packet_in_one_piece() {
     for size in [1, 13, 64, 1000] {
         assert_eq!(splitter.split_chain(&unit[..VNET], &unit[VNET..], size, 3).unwrap(), packets, "pieces of {size}");
         assert!(splitter.split_chain(&unit[..VNET], &unit[VNET..], size, 2).is_err(), "two places");
-        assert_eq!(joiner.join_chains(&packets, size).unwrap(), trains, "pieces of {size}");
+        assert_eq!(joiner.join_chains(&batch, size).unwrap(), trains, "pieces of {size}");
     }
     assert!(splitter.split_chain(&unit[..VNET], &[], 9, 3).is_err());
     assert!(joiner.join_chains(&[], 9).unwrap().is_empty());
+}
+
+/// Returns a packet of IPv4 with this protocol, these flags and offset of a fragment, and this body.
+fn ipv4(protocol: u8, fragment: [u8; 2], body: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0x45, 0, 0, 20 + body.len() as u8, 0x12, 0x34, fragment[0], fragment[1], 64, protocol, 0, 0];
+    ADDRESSES.iter().for_each(|address| bytes.extend(address));
+    let check = !sys::sum(&bytes);
+    bytes[10..12].copy_from_slice(&check.to_be_bytes());
+    bytes.extend(body);
+    bytes
+}
+
+#[test]
+fn a_packet_without_a_field_for_the_owed_checksum_is_passed_on_as_it_is() {
+    // ICMP, SCTP, and the first and the last fragment of a datagram.
+    let kinds = [(1, [0, 0]), (132, [0, 0]), (17, [0x20, 0]), (17, [0, 10])];
+    let packets = kinds.map(|(protocol, fragment)| ipv4(protocol, fragment, &[8, 0, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3]));
+    let batch = packets.each_ref().map(|bytes| Packet { bytes, csum: 2 });
+    let lone: Vec<Vec<u8>> = packets.iter().map(|packet| [&[0; VNET][..], packet].concat()).collect();
+    let mut joiner = Joiner::new(VNET as u32);
+    assert_eq!(joiner.join(&batch).unwrap(), lone);
+    assert_eq!(joiner.join_chains(&batch, 7).unwrap(), lone);
+}
+
+#[test]
+fn a_packet_that_stays_alone_in_its_place_has_the_header_of_any_other() {
+    let mut splitter = Splitter::new(VNET);
+    // A pure acknowledgment, and packets that would be a train, for which there is no room.
+    let mut ack = train(0);
+    ack[1..6].fill(0);
+    let batches = [splitter.split(&ack, 1, 256, 0).unwrap(), splitter.split(&train(3), 3, 256, 0).unwrap()];
+    for (header_len, packets) in
+        [10, 12, 20, 24].into_iter().flat_map(|len| batches.each_ref().map(|batch| (len, batch)))
+    {
+        let mut joiner = Joiner::new(header_len as u32);
+        let mut header = vec![0; header_len];
+        if header_len > VNET {
+            // The number of buffers.
+            header[VNET] = 1;
+        }
+        let units = joiner.join_in_place(packets, header_len, 32, 32 + packets[0].len()).unwrap();
+        let lone: Vec<Vec<u8>> = packets.iter().map(|packet| [&header[..], packet].concat()).collect();
+        assert_eq!(units, lone, "{header_len} bytes");
+    }
+}
+
+#[test]
+fn a_tunnel_completes_an_owed_checksum_that_is_not_of_tcp_or_udp() {
+    let new = || Tunnel::new(0, 1, ADDRESSES);
+    // DCCP, which has an Internet checksum, and SCTP.
+    for (protocol, field) in [(33, 6), (132, 8)] {
+        let packet = ipv4(protocol, [0, 0], &[1, 2, 3, 4, 5, 6, 0, 0, 0, 0, 0, 0, 7, 8, 9, 0]);
+        let unit = [&[1, 0, 0, 0, 0, 0, 20, 0, field, 0][..], &packet].concat();
+        let complete = Splitter::new(VNET).split(&unit, 1, 256, 0).unwrap().remove(0);
+        assert_ne!(complete, packet);
+        let expected = new().encap(&[&[0; VNET][..], &complete].concat(), 1, 512).unwrap();
+        assert_eq!(new().encap(&unit, 1, 512).unwrap(), expected, "protocol {protocol}");
+    }
 }
 
 #[test]

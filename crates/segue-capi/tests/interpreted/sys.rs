@@ -207,10 +207,14 @@ impl Joiner {
         Ok(trains[..made].iter().map(|train| gathered(train, &pieces)).collect())
     }
 
-    pub(crate) fn join_chains(&mut self, batch: &[Vec<u8>], size: usize) -> Result<Vec<Vec<u8>>, isize> {
-        let cut: Vec<Vec<Piece>> = batch.iter().map(|packet| cut(packet, size)).collect();
-        let chain = |pieces: &Vec<Piece>| Chain { pieces: pieces.as_ptr(), count: pieces.len(), csum: 0 };
-        let chains: Vec<Chain> = cut.iter().map(chain).collect();
+    pub(crate) fn join_chains(&mut self, batch: &[Packet<'_>], size: usize) -> Result<Vec<Vec<u8>>, isize> {
+        let cut: Vec<Vec<Piece>> = batch.iter().map(|packet| cut(packet.bytes, size)).collect();
+        let chain = |(pieces, packet): (&Vec<Piece>, &Packet<'_>)| Chain {
+            pieces: pieces.as_ptr(),
+            count: pieces.len(),
+            csum: packet.csum,
+        };
+        let chains: Vec<Chain> = cut.iter().zip(batch).map(chain).collect();
         let mut trains = vec![Train { first: 0, count: 0, len: 0, segments: 0 }; chains.len()];
         let mut pieces = vec![Piece { base: null(), len: 0 }; chains.len() + cut.iter().map(Vec::len).sum::<usize>()];
         let (to, parts) = (trains.as_mut_ptr().cast(), pieces.as_mut_ptr().cast());
@@ -221,9 +225,11 @@ impl Joiner {
         Ok(trains[..made].iter().map(|train| gathered(train, &pieces)).collect())
     }
 
+    /// Joins packets in their memory, and returns what is to be written, from the header of `header_len` bytes on.
     pub(crate) fn join_in_place(
         &mut self,
         packets: &[Vec<u8>],
+        header_len: usize,
         offset: usize,
         room: usize,
     ) -> Result<Vec<Vec<u8>>, isize> {
@@ -237,7 +243,10 @@ impl Joiner {
         // SAFETY: the pointers and numbers are those of live vectors.
         let made = unsafe { segue_join_in_place(self.0, outs, packets.len(), offset, list, to_write.len()) };
         let made = usize::try_from(made).map_err(|_| made)?;
-        let one = |number: &usize| places.memory[*number][offset..offset + places.outs[*number].len].to_vec();
+        let one = |number: &usize| {
+            let end = offset + places.outs[*number].len;
+            places.memory[*number][offset - header_len..end].to_vec()
+        };
         Ok(to_write[..made].iter().map(one).collect())
     }
 }

@@ -9,7 +9,7 @@ use super::write::{self, Short};
 use crate::arch::lent::{Borrower, Lent, Loan};
 use crate::checksum::Sum;
 use crate::gro::{Config, Gro, Popped, Stats};
-use crate::gso::{self, Arena, Limits, Segment, SegmentCsum};
+use crate::gso::{self, Arena, Limits, Refusal, Segment, SegmentCsum};
 use crate::hash::Key;
 use crate::packet::{Csum, Frag, Frame, Head, Packet, Pieces, Pool, Start, Tunnels, Unit};
 use crate::reason::Counts;
@@ -221,7 +221,9 @@ impl<'b> Batch<'_, 'b> {
     }
 
     /// Takes a packet with the given state of its checksum: [`Csum::Partial`] if it is owed and the field primed
-    /// ([`gso::prime`]), as from a stack that leaves checksums to its device; [`Csum::Verified`] if it was checked.
+    /// ([`gso::prime`]), as from a stack that leaves checksums to its device; [`Csum::Verified`] if it was checked. A
+    /// packet without a header of TCP or UDP, such as ICMP or a fragment, owes nothing that a device completes, and is
+    /// passed on as it is.
     #[inline]
     pub fn push_with(&mut self, packet: &'b [u8], csum: Csum) -> usize {
         let start = self.start;
@@ -381,7 +383,7 @@ impl State {
                 Some(popped) => popped,
                 None => gro.pop_unparsed(),
             };
-            let packet = match popped {
+            let mut packet = match popped {
                 None if gro.has_ready() => continue,
                 None => return false,
                 Some(Popped::Packet(packet)) => packet,
@@ -401,7 +403,8 @@ impl State {
                 (self.current, self.next) = (Current::Packet(packet), 1);
                 return true;
             }
-            match gso::split(&packet, &self.limits, &mut self.arena) {
+            let split = gso::split(&packet, &self.limits, &mut self.arena);
+            match split.or_else(|reason| self.split_as_is(&mut packet, reason)) {
                 Ok(_) => self.current = Current::Packet(packet),
                 Err(reason) => {
                     self.refused.add(reason);
@@ -409,6 +412,18 @@ impl State {
                 }
             }
         }
+    }
+
+    /// Splits a packet that was refused for `reason` again, as one that owes nothing, if that is an owed checksum
+    /// without a field for it.
+    #[cold]
+    fn split_as_is(&mut self, packet: &mut Packet<Lent>, reason: Refusal) -> Result<usize, Refusal> {
+        let is_foreign = matches!(reason, Refusal::Transport | Refusal::Fragment);
+        if !is_foreign || packet.offload.unit != Unit::Whole(Csum::Partial) {
+            return Err(reason);
+        }
+        packet.offload.unit = Unit::Whole(Csum::Unknown);
+        gso::split(packet, &self.limits, &mut self.arena)
     }
 }
 

@@ -13,15 +13,15 @@
 //! use segue::virtio::{Form, TUN_OFFLOADS};
 //!
 //! # fn seal(_: &mut [u8]) {}
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let (mut read, mut tun) = (vec![0; 10], Vec::<u8>::new());
 //! # read.extend([0x45, 0, 0, 20, 0, 0, 0, 0, 64, 59, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2]);
 //! // Outwards: what one read of the device gave becomes datagrams, sealed where they lie.
 //! let mut splitter = Splitter::virtio(Form::Basic, Start::Ip);
-//! for packet in splitter.read(&read)?.iter() {
-//!     let mut datagram = [0; 2048];
-//!     let len = packet.write_to(&mut datagram[16..])?; // 16 bytes of headroom, the rest is tailroom
-//!     seal(&mut datagram[..16 + len + 16]);
+//! let mut refused = 0; // what cannot be split, which any user of the host can send
+//! for packet in splitter.read_or(&read, |_reason| refused += 1).iter() {
+//!     let mut datagram = Vec::new();
+//!     packet.append_to(&mut datagram, (16, 16)); // headroom and tailroom
+//!     seal(&mut datagram);
 //! }
 //! // Inwards: the packets of one receive call become trains.
 //! let random = Key([1, 2]); // from the system's random numbers
@@ -34,9 +34,11 @@
 //! while let Some(train) = batch.pop() {
 //!     tun.extend(train.pieces().flatten()); // or write_vectored
 //! }
-//! # assert_eq!(tun[10..], read[10..]);
-//! # Ok(()) }
+//! # assert_eq!((refused, &tun[10..]), (0, &read[10..]));
 //! ```
+//!
+//! A write that fails costs that packet or train only: the loop goes on. If the error is `EINVAL` (`InvalidInput`), it
+//! calls [`Batch::narrow`], since some kernels refuse a kind of train that they have accepted.
 //!
 //! Packets that stay over several batches, tunnels and limits of other devices need the modules that this one is built
 //! on: [`gro`](crate::gro), [`gso`](crate::gso), [`virtio`](crate::virtio).
