@@ -1,8 +1,9 @@
-//! Test of two tunnel ends on one runtime with several threads, between two kernels, which run a TCP connection through
-//! them.
+//! Tests of tunnel ends on a runtime of tokio: two on one with several threads, between two kernels, which run a TCP
+//! connection through them, and one whose device is deleted.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -72,4 +73,29 @@ fn a_connection_passes_in_trains_on_a_runtime_of_several_threads() {
     assert!(server.join().unwrap() == data(), "every byte arrives");
     let [bytes, packets] = written(&hosts[1]);
     assert!(bytes > DATA as u64 && bytes / packets > 2 * MTU, "{bytes} bytes in {packets} writes");
+}
+
+#[test]
+fn a_deleted_device_ends_a_tunnel_that_waits_for_packets() {
+    if let Some(reason) = segue_lab::unavailable() {
+        return segue_lab::skip_this_test(&reason);
+    }
+    let host = Host::new("deleted").unwrap();
+    let Some(tun) = device(&host, 1) else { return };
+    // Down, the kernel sends nothing to it.
+    host.run("ip", &["link", "set", "vpn0", "down"]).unwrap();
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let peer = socket.local_addr().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_io().build().unwrap();
+    let (say, hear) = mpsc::channel();
+    runtime.spawn(async move {
+        let socket = tokio::net::UdpSocket::from_std(socket).unwrap();
+        say.send(segue_tokio::run(tun, socket, peer).await).unwrap();
+    });
+    let early = hear.recv_timeout(Duration::from_millis(300));
+    assert!(early.is_err(), "it waits: {early:?}");
+    host.run("ip", &["link", "del", "vpn0"]).unwrap();
+    let ended = hear.recv_timeout(PATIENCE).expect("it ends");
+    assert_eq!(ended.unwrap_err().raw_os_error(), Some(77), "EBADFD");
 }

@@ -27,10 +27,24 @@ impl AsyncTunReader {
     /// A call that is dropped while it waits has read nothing.
     ///
     /// # Errors
-    /// As for [`Tun::read`], but for [`io::ErrorKind::WouldBlock`].
+    /// As for [`Tun::read`], but for [`io::ErrorKind::WouldBlock`]. A device that is deleted ends a call that waits
+    /// (`EBADFD`).
     pub async fn read(&mut self) -> io::Result<Packets<'_>> {
         let AsyncTunReader { file, outward } = self;
-        let len = file.async_io(Interest::READABLE, |mut file| file.read(&mut outward.buffer)).await?;
+        // A device that is deleted has an error, and is neither readable nor closed (`tun_chr_poll`).
+        let interest = Interest::READABLE | Interest::ERROR;
+        let len = loop {
+            // This wait lets other tasks run after many reads; the next one is over at once, and says what is ready.
+            file.async_io(interest, |_| Ok(())).await?;
+            let mut ready = file.ready(interest).await?;
+            let is_deleted = ready.ready().is_error();
+            match ready.try_io(|file| file.get_ref().read(&mut outward.buffer)) {
+                Ok(len) => break len?,
+                // The kernel wakes a reader once, a moment before its reads fail (`tun_detach_all`).
+                Err(_) if is_deleted => return Err(io::Error::from_raw_os_error(libc::EBADFD)),
+                Err(_) => {}
+            }
+        };
         Ok(outward.packets(len))
     }
 
