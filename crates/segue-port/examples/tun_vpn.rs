@@ -13,10 +13,11 @@ pub const ROOM: (usize, usize) = (8, 16);
 /// Reads the device once; `send` gets each packet with headroom and tailroom of [`ROOM`], to be sealed and sent. What
 /// cannot be split gives none, and is counted (`Tun::unread`).
 pub fn outward(tun: &mut Tun, mut send: impl FnMut(&mut [u8]) -> io::Result<()>) -> io::Result<()> {
-    let mut datagram = [0; 9216];
+    let mut datagram = Vec::new();
     for packet in tun.read()?.iter() {
-        let len = packet.write_to(&mut datagram[ROOM.0..]).map_err(io::Error::other)?;
-        send(&mut datagram[..ROOM.0 + len + ROOM.1])?;
+        datagram.clear();
+        packet.append_to(&mut datagram, ROOM);
+        send(&mut datagram)?;
     }
     Ok(())
 }

@@ -1,10 +1,11 @@
 //! Tests of the adopters' example programs between two kernels: each end is a device in its own network namespace, the
-//! kernels on top run a TCP connection, and every byte must arrive.
+//! kernels on top run a TCP connection, and every byte must arrive. Also tests of what a device refuses, and of long
+//! packets.
 
 use std::env;
 use std::error::Error;
 use std::fs::File;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, IoSlice, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
@@ -13,14 +14,18 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use segue::easy::Splitter;
 use segue::gro::Config;
 use segue::hash::Key;
+use segue::packet::Start;
 use segue::virtio::{Form, TUN_OFFLOADS};
 
 use segue_lab::Host;
 use segue_port::tun::{Existing, OpenError, Tun, TunConfig, TunOffloads, TunPort};
 use segue_port::udp::{Receiver, Sender};
 use segue_port::{Port, packet_socket, udp};
+use segue_testkit::build::{Ip, V4};
+use segue_testkit::flow;
 
 #[path = "../../segue/examples/vpn.rs"]
 #[allow(dead_code, unreachable_pub, reason = "a program of its own, of which the rig is not used here")]
@@ -66,7 +71,8 @@ impl Endpoint for with_the_engine::Vpn<File> {
 
     fn inward(&mut self, datagrams: &[Vec<u8>]) -> io::Result<()> {
         let (front, behind) = with_the_engine::ROOM;
-        self.inward(datagrams.iter().map(|datagram| &datagram[front..datagram.len() - behind]))
+        self.inward(datagrams.iter().map(|datagram| &datagram[front..datagram.len() - behind]));
+        Ok(())
     }
 }
 
@@ -274,6 +280,132 @@ fn a_device_without_headers_takes_plain_packets_of_64_kb() {
 fn a_device_without_headers_takes_packet_by_packet_where_plain_trains_are_not_asked_for() {
     let Some((packets, segments)) = connect::<Tun>(TunOffloads::None) else { return };
     assert!(packets > 3000 && segments == 0, "{segments} of {packets} packets were joined");
+}
+
+/// A device in memory that fails with the error, if there is one, which `error` returns for a write.
+struct Refusing<F> {
+    error: F,
+    /// Unit that each read returns.
+    unit: Vec<u8>,
+    taken: Vec<Vec<u8>>,
+}
+
+impl<F> Read for Refusing<F> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        self.unit.as_slice().read(out)
+    }
+}
+
+impl<F: FnMut(&[u8]) -> Option<i32>> Write for Refusing<F> {
+    fn write(&mut self, unit: &[u8]) -> io::Result<usize> {
+        if let Some(number) = (self.error)(unit) {
+            return Err(io::Error::from_raw_os_error(number));
+        }
+        self.taken.push(unit.to_vec());
+        Ok(unit.len())
+    }
+
+    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.write(&pieces.iter().flat_map(|piece| piece.iter().copied()).collect::<Vec<u8>>())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Lets the engine's program write packets to a device that fails as `error` says. Returns the packets that the device
+/// took, sorted, and the number of writes that the program calls lost.
+fn write(packets: &[Vec<u8>], error: impl FnMut(&[u8]) -> Option<i32>) -> (Vec<Vec<u8>>, u64) {
+    let mut device = Refusing { error, unit: Vec::new(), taken: Vec::new() };
+    let mut vpn = with_the_engine::Vpn::new(&mut device, TUN_OFFLOADS[0], Key([1, 2]));
+    vpn.inward(packets.iter().map(Vec::as_slice));
+    let (lost, mut came) = (vpn.lost, Vec::new());
+    let mut splitter = Splitter::virtio(Form::Basic, Start::Ip);
+    for unit in &device.taken {
+        for packet in splitter.read(unit).unwrap().iter() {
+            came.push(Vec::new());
+            packet.append_to(came.last_mut().unwrap(), (0, 0));
+        }
+    }
+    came.sort();
+    (came, lost)
+}
+
+#[test]
+fn what_a_device_refuses_costs_the_engines_program_no_other_packet() {
+    let run = |number| flow::Sender::tcp(Ip::V4(V4::new(1, 1, 2)), number, 7, Vec::new()).run(5_500, 1_000, 0x18);
+    let packets: Vec<Vec<u8>> = (0..3).flat_map(run).map(|packet| packet.bytes()).collect();
+    let mut all = packets.clone();
+    all.sort();
+    let is_train = |unit: &[u8]| unit[1] != 0;
+    let (came, lost) = write(&packets, |_| None);
+    assert_eq!((came == all, lost), (true, 0));
+    let mut refused = 0;
+    let (came, lost) = write(&packets, |unit| {
+        refused += u32::from(is_train(unit));
+        is_train(unit).then_some(libc::EINVAL)
+    });
+    assert_eq!((came == all, lost), (true, 0), "trains come cut");
+    assert_eq!(refused, 1, "the kind is not tried again");
+    let mut first = true;
+    let (came, lost) = write(&packets, |_| std::mem::take(&mut first).then_some(libc::EIO));
+    assert_eq!((came.len(), lost), (packets.len() - 6, 1), "a train of six is lost");
+    // No IP packet, as any peer may send it.
+    let with_bad = [&[vec![0; 20]], &packets[..]].concat();
+    let (came, lost) = write(&with_bad, |unit| (unit[10] == 0).then_some(libc::EINVAL));
+    assert_eq!((came == all, lost), (true, 1));
+}
+
+#[test]
+fn a_packet_of_any_length_leaves_the_engines_program() {
+    for len in [9_190, 9_200, 65_535] {
+        let mut packet = vec![7; len];
+        packet[..20].copy_from_slice(&[0x45, 0, 0, 0, 0, 0, 0, 0, 64, 59, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2]);
+        packet[2..4].copy_from_slice(&(len as u16).to_be_bytes());
+        let unit = [&[0; 10][..], &packet].concat();
+        let device = Refusing { error: |_: &[u8]| None, unit, taken: Vec::new() };
+        let mut sent = Vec::new();
+        let mut vpn = with_the_engine::Vpn::new(device, TUN_OFFLOADS[0], Key([1, 2]));
+        vpn.outward(|datagram| {
+            sent.push(datagram.to_vec());
+            Ok(())
+        })
+        .unwrap();
+        let (front, behind) = with_the_engine::ROOM;
+        assert_eq!((sent.len(), sent[0].len(), &sent[0][front..front + len]), (1, front + len + behind, &packet[..]));
+    }
+}
+
+#[test]
+fn a_packet_longer_than_9_kb_leaves_the_program_of_a_port() {
+    if let Some(reason) = segue_lab::unavailable() {
+        return segue_lab::skip_this_test(&reason);
+    }
+    let host = Host::new("long").unwrap();
+    let work = || {
+        let mut tun = match <Tun as Endpoint>::open(&TunConfig::ip("vpn0")) {
+            Err(OpenError::Denied(error) | OpenError::Unavailable(error)) => {
+                return segue_lab::skip_this_test(&format!("no TUN device: {error}"));
+            }
+            tun => tun.unwrap(),
+        };
+        host.run("ip", &["addr", "add", "198.18.0.1/24", "dev", "vpn0"]).unwrap();
+        host.run("ip", &["link", "set", "vpn0", "up", "mtu", "12000"]).unwrap();
+        UdpSocket::bind("198.18.0.1:0").unwrap().send_to(&[7; 11_000], "198.18.0.2:9").unwrap();
+        let (mut sent, begin) = (Vec::new(), Instant::now());
+        while !sent.contains(&(8 + 28 + 11_000 + 16)) {
+            assert!(begin.elapsed() < PATIENCE, "only datagrams of {sent:?} bytes");
+            let outward = with_the_port::outward(&mut tun, |datagram| {
+                sent.push(datagram.len());
+                Ok(())
+            });
+            if let Err(error) = outward {
+                assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "{error}");
+            }
+        }
+    };
+    host.enter(work).unwrap();
 }
 
 /// Runs the test itself in another process, because an environment variable applies to a whole process.

@@ -1,7 +1,7 @@
 //! The TUN side of a VPN with crate `segue` alone: the device is any file that speaks virtio-net headers, opened with
 //! `IFF_VNET_HDR`; the cipher seals and opens in place. `cargo run -p segue --example vpn` runs it against itself.
 
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
 
 use segue::easy::{Joiner, Splitter};
 use segue::{hash::Key, packet::Start, virtio};
@@ -17,37 +17,45 @@ pub struct Vpn<T> {
     read: Vec<u8>,
     /// Number of reads that could not be split, such as a train with a source route: any user can send one.
     pub refused: u64,
+    /// Number of writes that the device refused: of a packet that it does not take, or of any while it is down.
+    pub lost: u64,
 }
 
 impl<T: Read + Write> Vpn<T> {
     /// Creates one end of a VPN; `offloads` are the `TUN_F_` bits that the kernel accepted, and `key` is random.
     pub fn new(tun: T, offloads: u32, key: Key) -> Self {
         let splitter = Splitter::virtio(virtio::Form::Basic, Start::Ip);
-        Vpn { tun, splitter, joiner: Joiner::tun(key, offloads), read: vec![0; 65_536 + 10], refused: 0 }
+        Vpn { tun, splitter, joiner: Joiner::tun(key, offloads), read: vec![0; 65_536 + 10], refused: 0, lost: 0 }
     }
 
     /// Reads the device once; `send` gets each packet with [`ROOM`] around it, to be sealed and sent.
     pub fn outward(&mut self, mut send: impl FnMut(&mut [u8]) -> io::Result<()>) -> io::Result<()> {
         let len = self.tun.read(&mut self.read)?;
-        let mut datagram = [0; 9216];
+        let mut datagram = Vec::new();
         for packet in self.splitter.read_or(&self.read[..len], |_| self.refused += 1).iter() {
-            let len = packet.write_to(&mut datagram[ROOM.0..]).map_err(io::Error::other)?;
-            send(&mut datagram[..ROOM.0 + len + ROOM.1])?;
+            datagram.clear();
+            packet.append_to(&mut datagram, ROOM);
+            send(&mut datagram)?;
         }
         Ok(())
     }
 
-    /// Writes the opened packets of one receive call to the device, joined.
-    pub fn inward<'b>(&mut self, packets: impl IntoIterator<Item = &'b [u8]>) -> io::Result<()> {
+    /// Writes the opened packets of one receive call to the device, joined. What it refuses costs no other packet; a
+    /// device that was deleted cannot be read either.
+    pub fn inward<'b>(&mut self, packets: impl IntoIterator<Item = &'b [u8]>) {
         let mut batch = self.joiner.batch();
         packets.into_iter().for_each(|packet| _ = batch.push(packet));
         while let Some(train) = batch.pop() {
             // Headers, and the 1,000 packets that a train may have.
             let mut places = [IoSlice::new(&[]); 1001];
-            let pieces = train.gather(&mut places, IoSlice::new).ok_or(io::ErrorKind::InvalidInput)?;
-            let _whole = self.tun.write_vectored(pieces)?;
+            let pieces = train.gather(&mut places, IoSlice::new).ok_or(ErrorKind::InvalidInput.into());
+            match pieces.and_then(|pieces| self.tun.write_vectored(pieces)) {
+                Ok(_) => {}
+                // The kernel refuses this kind of train: it comes again, cut.
+                Err(error) if error.kind() == ErrorKind::InvalidInput && batch.narrow() => {}
+                Err(_) => self.lost += 1,
+            }
         }
-        Ok(())
     }
 }
 
@@ -59,7 +67,7 @@ struct Echo(std::collections::VecDeque<Vec<u8>>);
 
 impl Read for Echo {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        let unit = self.0.pop_front().ok_or(io::ErrorKind::WouldBlock)?;
+        let unit = self.0.pop_front().ok_or(ErrorKind::WouldBlock)?;
         out[..unit.len()].copy_from_slice(&unit);
         Ok(unit.len())
     }
@@ -110,7 +118,7 @@ fn main() -> io::Result<()> {
         datagrams.push(datagram.to_vec());
         Ok(())
     })?;
-    vpn.inward(datagrams.iter().map(|datagram| &datagram[ROOM.0..datagram.len() - ROOM.1]))?;
+    vpn.inward(datagrams.iter().map(|datagram| &datagram[ROOM.0..datagram.len() - ROOM.1]));
     assert!(vpn.tun.0 == [unit], "one train came back, byte for byte");
     println!("one read, {} datagrams, one write", datagrams.len());
     Ok(())

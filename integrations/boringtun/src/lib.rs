@@ -34,7 +34,7 @@ impl Wireguard {
         Wireguard { tun, socket, peer, tunn, sender, receiver, memory, places, plain }
     }
 
-    /// Reads the device once, seals the packets and sends them. A datagram for which the socket is full is lost.
+    /// Reads the device once, seals the packets and sends them.
     pub fn outward(&mut self) -> io::Result<()> {
         self.places.clear();
         let mut at = 0;
@@ -48,7 +48,8 @@ impl Wireguard {
                 at += sealed.len();
             }
         }
-        self.send()
+        self.send();
+        Ok(())
     }
 
     /// Receives the datagrams queued in the socket, decrypts them, and writes the packets to the device, joined.
@@ -82,20 +83,23 @@ impl Wireguard {
     }
 
     /// Runs the timers that are due; to be called some four times a second.
-    pub fn tick(&mut self) -> io::Result<()> {
+    pub fn tick(&mut self) {
         self.places.clear();
         self.memory.resize(self.memory.len().max(ROOM.1), 0);
         if let TunnResult::WriteToNetwork(datagram) = self.tunn.update_timers(&mut self.memory) {
             self.places.push(0..datagram.len());
         }
-        self.send()
+        self.send();
     }
 
     /// Waits for the device, the socket, or the next tick, and handles the event.
     pub fn turn(&mut self) -> io::Result<()> {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let mut ready = [self.tun.as_fd(), self.socket.as_fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-        poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 250_000_000 }))?;
+        match poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 250_000_000 })) {
+            Err(rustix::io::Errno::INTR) => return Ok(()),
+            polled => polled?,
+        };
         let [device, network] = ready.map(|fd| !fd.revents().is_empty());
         let idle = |result: io::Result<()>| match result {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
@@ -107,7 +111,8 @@ impl Wireguard {
         if network {
             idle(self.inward())?;
         }
-        self.tick()
+        self.tick();
+        Ok(())
     }
 
     /// Returns the TUN device.
@@ -115,11 +120,9 @@ impl Wireguard {
         &mut self.tun
     }
 
-    fn send(&mut self) -> io::Result<()> {
+    /// Sends the datagrams. Lost, as on a wire, is what is not sent: the socket is full, or there is no route now.
+    fn send(&mut self) {
         let (memory, peer) = (&self.memory, self.peer);
-        match self.sender.send(&self.socket, &self.places, |place| (&memory[place.clone()], Some(peer))) {
-            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
-            _ => Ok(()),
-        }
+        _ = self.sender.send(&self.socket, &self.places, |place| (&memory[place.clone()], Some(peer)));
     }
 }

@@ -106,7 +106,10 @@ impl Endpoint {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let mut ready =
             [self.device.as_fd(), self.socket.as_fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-        poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 100_000_000 }))?;
+        match poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 100_000_000 })) {
+            Err(rustix::io::Errno::INTR) => return Ok(()),
+            polled => polled?,
+        };
         let [device, network] = ready.map(|fd| !fd.revents().is_empty());
         let idle = |result: io::Result<()>| match result {
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
