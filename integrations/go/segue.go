@@ -34,6 +34,9 @@ type Error int
 // ErrRoom is the error of too few buffers, or of too short ones. Nothing was written.
 const ErrRoom = Error(C.SEGUE_ERR_ROOM)
 
+// IsPacket returns whether the error is about the packet that was passed, which is to be dropped and counted.
+func (e Error) IsPacket() bool { return e <= -100 }
+
 // Name returns the stable name of the error.
 func (e Error) Name() string { return C.GoString(C.segue_error_name(C.ptrdiff_t(e))) }
 
@@ -52,7 +55,8 @@ type outs struct {
 	pins runtime.Pinner
 }
 
-// take lists buffers, whose memory stays in place until drop. Each has len bytes in use from offset on.
+// take lists buffers, whose memory stays in place until drop. Each has len bytes in use from offset on, and room up to
+// its capacity.
 func (o *outs) take(bufs [][]byte, offset int) []out {
 	if len(bufs) > o.cap {
 		o.free()
@@ -101,14 +105,17 @@ func (s *Splitter) Close() {
 	s.outs.free()
 }
 
-// Split writes each packet of one read behind offset bytes of one of bufs, complete, and its length to sizes. It
-// returns their number. header is the virtio-net header of the read.
+// Split writes each packet of one read behind offset bytes of one of bufs, complete and within its length, and the
+// length of the packet to sizes. It returns their number. header is the virtio-net header of the read.
 func (s *Splitter) Split(header, packet []byte, bufs [][]byte, sizes []int, offset int) (int, error) {
 	if len(header) != HeaderLen || len(sizes) < len(bufs) || offset < 0 {
 		return 0, errors.New("segue: invalid argument")
 	}
 	list := s.outs.take(bufs, offset)
 	defer s.outs.drop()
+	for i, buf := range bufs {
+		list[i].room = uintptr(len(buf)) // behind it may lie the next one
+	}
 	n := C.segue_split_with(s.c, (*C.uint8_t)(unsafe.SliceData(header)), C.size_t(len(header)),
 		(*C.uint8_t)(unsafe.SliceData(packet)), C.size_t(len(packet)), s.outs.c(), C.size_t(len(list)), C.size_t(offset))
 	runtime.KeepAlive(s)

@@ -4,6 +4,7 @@
 
 use std::cell::RefCell;
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use segue::easy::{Joiner, Splitter};
 use segue::hash::Key;
@@ -17,6 +18,9 @@ use super::offload::{
 
 /// Whether the functions of quincy-tun do the work.
 static IS_OWN: LazyLock<bool> = LazyLock::new(|| std::env::var_os("OFFLOAD").is_some_and(|word| word == "own"));
+
+/// Number of trains that were read but cannot be split, such as those with a source route.
+pub static UNREAD: AtomicU64 = AtomicU64::new(0);
 
 /// Joiners and buffers that a thread keeps from batch to batch.
 struct Worker {
@@ -95,7 +99,8 @@ pub fn handle_gro<B: ExpandBuffer>(
     Ok(())
 }
 
-/// Writes the packets of the train `input` to `out_bufs`, all of them.
+/// Writes the packets of the train `input` to `out_bufs`, all of them. A train that cannot be split is dropped and
+/// counted: any user of the host can send one, and an error would end the VPN.
 pub fn gso_split<B: AsRef<[u8]> + AsMut<[u8]>>(
     input: &mut [u8],
     hdr: VirtioNetHdr,
@@ -117,8 +122,10 @@ pub fn gso_split<B: AsRef<[u8]> + AsMut<[u8]>>(
         ..VirtioNet::default()
     };
     SPLITTER.with_borrow_mut(|splitter| {
-        let refused = |_| OffloadError::UnsupportedGsoType { gso_type: hdr.gso_type };
-        let packets = splitter.read_with(&header, input).map_err(refused)?;
+        let Ok(packets) = splitter.read_with(&header, input) else {
+            UNREAD.fetch_add(1, Ordering::Relaxed);
+            return Ok(0);
+        };
         for ((packet, out), size) in packets.iter().zip(&mut *out_bufs).zip(&mut *sizes) {
             let place = out.as_mut().get_mut(out_offset..).unwrap_or_default();
             let small = OffloadError::PacketBufferTooSmall {

@@ -60,6 +60,9 @@ pub fn handle_gro<B: ExpandBuffer>(
 }
 
 /// Writes the packets of the train `input` to `out_bufs`.
+///
+/// An error is about this train alone, and its caller reads on. No packets without an error would end a framed stream
+/// of tun-rs, which passes errors on.
 pub fn gso_split<B: AsRef<[u8]> + AsMut<[u8]>>(
     input: &mut [u8],
     hdr: VirtioNetHdr,

@@ -6,6 +6,7 @@ package tun
 import (
 	"errors"
 	"sync"
+	"sync/atomic"
 
 	segue "github.com/segue-net/segue/integrations/go"
 )
@@ -38,7 +39,11 @@ func handleGRO(bufs [][]byte, offset int, _ *tcpGROTable, _ *udpGROTable, canUDP
 	return err
 }
 
-// gsoSplit writes the packets of the train in to outBuffs.
+// Unread is the number of trains that were read but cannot be split, such as those with a source route.
+var Unread atomic.Uint64
+
+// gsoSplit writes the packets of the train in to outBuffs. A train that cannot be split is dropped and counted: any
+// user of the host can send one, and for an error other than ErrTooManySegments the device would be closed.
 func gsoSplit(in []byte, hdr virtioNetHdr, outBuffs [][]byte, sizes []int, outOffset int, _ bool) (int, error) {
 	var header [virtioNetHdrLen]byte
 	if err := hdr.encode(header[:]); err != nil {
@@ -51,8 +56,12 @@ func gsoSplit(in []byte, hdr virtioNetHdr, outBuffs [][]byte, sizes []int, outOf
 	s := splitters.Get().(*segue.Splitter)
 	defer splitters.Put(s)
 	n, err := s.Split(header[:], in, outBuffs, sizes, outOffset)
+	var refused segue.Error
 	if errors.Is(err, segue.ErrRoom) {
 		err = ErrTooManySegments
+	} else if errors.As(err, &refused) && refused.IsPacket() {
+		Unread.Add(1)
+		err = nil
 	}
 	return n, err
 }
