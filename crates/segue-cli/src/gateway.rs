@@ -87,3 +87,47 @@ pub(crate) fn config(args: &Gateway, spelling: Spelling) -> Config {
         set: args.set.clone(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use clap::Parser;
+    use segue_service::daemon::Daemon;
+
+    use super::*;
+    use crate::args::{Cli, Command};
+
+    fn planned(line: &str) -> Plan {
+        let words = ["segue", "gateway"].into_iter().chain(line.split(' '));
+        let cli = Cli::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}"));
+        let Some(Command::Gateway(args)) = cli.command else { panic!("{line} is no gateway") };
+        let mut netlink = Netlink::open().expect("a connection to the kernel");
+        plan::plan(&config(&args, Spelling::Option), &mut netlink)
+            .unwrap_or_else(|error| panic!("{line}: {}", error.message))
+    }
+
+    #[test]
+    fn no_two_ports_and_no_two_knobs_of_a_gateway_have_the_same_name() {
+        for (line, names) in [
+            ("tap:t0 tap:t0@blue --no-lro", ["t0", "t0@blue"]),
+            ("tap:t0@red tap:t0 --no-lro", ["t0@red", "t0"]),
+            ("tap:t0@red tap:t0@/run/netns/blue --no-lro", ["t0@red", "t0@/run/netns/blue"]),
+            ("tap:vm1@red vhost:/run/vm1.sock --no-lro", ["vm1@red", "vm1"]),
+            ("tap:t0@red tap:t1@red --no-lro", ["t0", "t1"]),
+        ] {
+            let plan = planned(line);
+            let ports: Vec<String> = plan.ports().into_iter().map(|(name, _)| name).collect();
+            assert_eq!(ports, names, "{line}");
+            let knobs = start::knobs(&plan, &[]).expect("knobs");
+            let mut seen = BTreeSet::new();
+            for (knob, value) in knobs.iter() {
+                assert!(seen.insert(knob.name.clone()), "{line}: {} is there twice", knob.name);
+                assert!(value == 0 || !knob.name.ends_with(".enable_gro"), "{line}: {} is {value}", knob.name);
+            }
+            for name in names {
+                assert!(seen.contains(&format!("net.gro.dev.{name}.enable_gro")), "{line}: {seen:?}");
+            }
+        }
+    }
+}

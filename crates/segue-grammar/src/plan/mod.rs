@@ -129,6 +129,12 @@ pub fn plan_with(
         set: set.to_vec(),
     };
     plan.workers = workers(parsed, &plan)?;
+    if plan.outside_names().contains(&plan.dev.as_str()) {
+        let at = parsed.place_of("dev").map_or(parsed.end(), |at| at + 1);
+        let message = format!("`{}` is the name of another port of this tunnel", plan.dev);
+        let note = "its sockets have that name in statistics and knobs: give the interface another";
+        return Err(parsed.error_at(Kind::Conflict, message, at, note));
+    }
     Ok(plan)
 }
 

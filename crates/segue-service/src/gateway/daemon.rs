@@ -23,10 +23,10 @@ pub const SCHEMA: &str = "segue.gateway/1";
 impl Plan {
     /// Returns the plan as text: both ports on the first line, then one line for each port and for each setting.
     pub fn text(&self) -> String {
-        let names: Vec<&str> = self.ends().map(|end| end.name.as_str()).collect();
+        let names: Vec<&str> = self.ends().map(|end| end.port.as_str()).collect();
         let mut text = format!("{}\n", names.join(" <-> "));
         for end in self.ends() {
-            text.push_str(&format!("  {:<15} mtu {}, {}\n", end.name, end.mtu, end.place()));
+            text.push_str(&format!("  {:<15} mtu {}, {}\n", end.port, end.mtu, end.place()));
         }
         let hold = if self.hold_us > 0 { format!(", held up to {} us", self.hold_us) } else { String::new() };
         let profile = profile::name(self.profile);
@@ -82,7 +82,7 @@ impl Daemon for Plan {
 
     fn ports(&self) -> Vec<(String, Side)> {
         if !self.is_bridge() {
-            return vec![(self.from.name.clone(), Side::Outside), (self.to.name.clone(), Side::Inside)];
+            return vec![(self.from.port.clone(), Side::Outside), (self.to.port.clone(), Side::Inside)];
         }
         // The outside of a bridge is what is beyond this host: its interfaces, or its guests where it has none.
         let is_interface = |end: &Endpoint| matches!(end.what, EndpointKind::Interface);
@@ -93,7 +93,7 @@ impl Daemon for Plan {
             EndpointKind::Tap { .. } => false,
         };
         let side = |end| if is_outside(end) { Side::Outside } else { Side::Inside };
-        self.ends().map(|end| (end.name.clone(), side(end))).collect()
+        self.ends().map(|end| (end.port.clone(), side(end))).collect()
     }
 
     fn workers(&self) -> u16 {

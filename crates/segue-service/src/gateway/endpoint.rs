@@ -55,6 +55,9 @@ impl Netns {
 pub struct Endpoint {
     /// The name of the interface.
     pub name: String,
+    /// Name of the port in statistics and knobs: that of the interface, with its namespace if both ends have that name.
+    #[serde(skip)]
+    pub port: String,
     /// Kind of the endpoint.
     #[serde(flatten)]
     pub what: EndpointKind,
@@ -74,6 +77,18 @@ impl Endpoint {
             EndpointKind::Tap { netns: Some(netns) } => format!("TAP in {}", netns.name),
             EndpointKind::Vhost(spec) => spec.place(),
         }
+    }
+}
+
+/// Names the ports of the ends so that no two have the same name.
+pub(super) fn name_ports(ends: &mut [Endpoint]) {
+    for at in 0..ends.len() {
+        let (name, what) = (&ends[at].name, &ends[at].what);
+        let is_shared = ends.iter().filter(|end| end.name == *name).count() > 1;
+        ends[at].port = match what {
+            EndpointKind::Tap { netns: Some(netns) } if is_shared => format!("{name}@{}", netns.name),
+            _ => name.clone(),
+        };
     }
 }
 

@@ -7,7 +7,7 @@ use segue_host::netlink::Netlink;
 use serde::Serialize;
 
 use super::config::{Config, MAX_BYTES, MAX_PACKETS, NatPlan, Workers};
-use super::endpoint::{Endpoint, EndpointKind, Netns, parse_end, usable, wrong};
+use super::endpoint::{Endpoint, EndpointKind, Netns, name_ports, parse_end, usable, wrong};
 use super::nat;
 use crate::profile;
 
@@ -123,8 +123,12 @@ pub fn plan(config: &Config, netlink: &mut Netlink) -> Result<Plan, Error> {
     }
     let least = ends.iter().filter_map(|(_, _, mtu, _)| *mtu).min();
     let tap_mtu = config.tap_mtu.or(least).unwrap_or(TAP_MTU);
-    let endpoint = |(name, what, mtu, index): Found| Endpoint { name, what, mtu: mtu.unwrap_or(tap_mtu), index };
+    let endpoint = |(name, what, mtu, index): Found| {
+        let (port, mtu) = (String::new(), mtu.unwrap_or(tap_mtu));
+        Endpoint { name, port, what, mtu, index }
+    };
     let mut ends: Vec<Endpoint> = ends.into_iter().map(endpoint).collect();
+    name_ports(&mut ends);
     let by_mtu = |end: &&Endpoint| end.mtu;
     if let (Some(large), Some(small)) = (ends.iter().max_by_key(by_mtu), ends.iter().min_by_key(by_mtu))
         && large.mtu != small.mtu
@@ -133,7 +137,7 @@ pub fn plan(config: &Config, netlink: &mut Netlink) -> Result<Plan, Error> {
     {
         notes.push(format!(
             "{} has the larger MTU; its packets above {} do not fit {}",
-            large.name, small.mtu, small.name
+            large.port, small.mtu, small.port
         ));
     }
     let more = ends.split_off(2);

@@ -68,7 +68,7 @@ pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &dyn Report) -> Resu
                 (port, Vec::new())
             }
         };
-        offloads.add(&format!("{}.", end.name), &*port, "switched off");
+        offloads.add(&format!("{}.", end.port), &*port, "switched off");
         Ok((port, more))
     };
     let opened = plan.ends().map(&mut open_end).collect::<Result<Vec<_>, Error>>()?;
@@ -126,7 +126,7 @@ pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &dyn Report) -> Resu
 /// Returns the function that reports the problems of guests, if an endpoint is one.
 fn complaints(plan: &Plan) -> Option<Complaints> {
     let guest = |end: &Endpoint| match &end.what {
-        EndpointKind::Vhost(spec) => Some((end.name.clone(), spec.clone())),
+        EndpointKind::Vhost(spec) => Some((end.port.clone(), spec.clone())),
         _ => None,
     };
     let guests: Vec<_> = plan.ends().filter_map(guest).collect();
@@ -148,7 +148,7 @@ impl Side {
             true => Some(Fragments { mtu: end.mtu as usize, key: flow_key()? }),
             false => None,
         };
-        Ok(Side { name: end.name.clone(), gro, fragments })
+        Ok(Side { name: end.port.clone(), gro, fragments })
     }
 
     fn with(self, port: Box<dyn Port>) -> PortConfig {
@@ -248,7 +248,7 @@ fn free(end: &Endpoint, netlink: &mut Netlink) -> Result<(), Error> {
 /// Returns the knobs at the start: the values of the options, then `assignments`.
 pub fn knobs(plan: &Plan, assignments: &[(String, String)]) -> Result<Knobs, Error> {
     let config = Some(gro_config(plan, gro::Config::default().key));
-    let names: Vec<&str> = plan.ends().map(|end| end.name.as_str()).collect();
+    let names: Vec<&str> = plan.ends().map(|end| end.port.as_str()).collect();
     let is_on = u64::from(plan.lro || plan.max_acks.is_some());
     let preset: Vec<_> = names.iter().map(|name| (format!("net.gro.dev.{name}.enable_gro"), is_on)).collect();
     let all = match names[..] {
@@ -357,8 +357,10 @@ mod tests {
 
     #[test]
     fn each_side_of_each_worker_numbers_fragments_by_a_key_of_its_own() {
-        let end =
-            |name: &str| Endpoint { name: name.to_owned(), mtu: 1400, index: None, what: EndpointKind::Interface };
+        let end = |name: &str| {
+            let (name, port, what) = (name.to_owned(), name.to_owned(), EndpointKind::Interface);
+            Endpoint { name, port, what, mtu: 1400, index: None }
+        };
         let ends = [end("in"), end("out")];
         let workers = [(); 3].map(|()| ends.each_ref().map(|end| Side::new(end, None, true).unwrap()));
         let fragments: Vec<Fragments> = workers.iter().flatten().filter_map(|side| side.fragments).collect();

@@ -56,11 +56,8 @@ impl Daemon for Group {
 
     fn ports(&self) -> Vec<(String, Side)> {
         let insides = self.plans().map(|plan| (plan.dev.clone(), Side::Inside));
-        let outsides = match &self.first().plan.table {
-            Some(table) => table.listen.iter().map(|(encap, _)| encap.name()).collect(),
-            None => vec![start::outside_name(&self.first().plan)],
-        };
-        insides.chain(outsides.into_iter().map(|name| (name.to_owned(), Side::Outside))).collect()
+        let outsides = self.first().plan.outside_names().into_iter().map(|name| (name.to_owned(), Side::Outside));
+        insides.chain(outsides).collect()
     }
 
     fn knobs(&self) -> Result<Knobs, Error> {

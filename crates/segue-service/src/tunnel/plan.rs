@@ -160,6 +160,15 @@ impl Plan {
         }
     }
 
+    /// Returns the names of the outside ports in statistics and knobs: one for each encapsulation of a table.
+    pub fn outside_names(&self) -> Vec<&'static str> {
+        match &self.table {
+            Some(table) => table.listen.iter().map(|(encap, _)| encap.name()).collect(),
+            None if self.has_udp() => vec!["udp"],
+            None => vec!["raw"],
+        }
+    }
+
     /// Returns whether the tunnel has an outer UDP header.
     pub fn has_udp(&self) -> bool {
         self.encap != Encap::None || self.mode.is_overlay()

@@ -49,12 +49,9 @@ pub(super) const BUDGET: usize = 64;
 /// Number of memory pages for packets in the pipeline: 16 MiB.
 pub(super) const PAGES: usize = 128;
 
-/// Returns the name of the outside port in statistics.
-pub(crate) fn outside_name(plan: &Plan) -> &'static str {
-    if let Some((encap, _)) = plan.table.as_ref().and_then(|table| table.listen.first()) {
-        return encap.name();
-    }
-    if plan.has_udp() { "udp" } else { "raw" }
+/// Returns the name of the outside port in statistics: that of a table's first encapsulation.
+fn outside_name(plan: &Plan) -> &'static str {
+    plan.outside_names()[0]
 }
 
 /// The states of the probes of a group's tunnels; `None` for one that can have none.
@@ -322,8 +319,8 @@ pub fn knobs<'a>(
     let remcsum = plans.clone().any(Plan::leaves_checksums);
     let preset: Vec<_> =
         plans.map(|plan| (format!("net.gro.dev.{}.enable_gro", plan.dev), u64::from(plan.gro))).collect();
-    if let Some(table) = &first.table {
-        let names: Vec<&str> = table.listen.iter().map(|(encap, _)| encap.name()).collect();
+    if first.table.is_some() {
+        let names = first.outside_names();
         let knobs = overlay::knobs(&first.dev, &names, Some(gro), remcsum, BUDGET).and(fastpath_knob(first));
         return prepare(knobs, &preset, assignments);
     }

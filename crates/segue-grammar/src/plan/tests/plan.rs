@@ -183,6 +183,37 @@ fn remote_local_and_fdb_take_the_ends_of_tunnels() {
 }
 
 #[test]
+fn an_interface_has_no_name_of_an_outside_port_of_its_tunnel() {
+    for (dev, words) in [
+        ("udp", "remote 198.18.0.2 encap gue"),
+        ("udp", "remote 198.18.0.2 mode vxlan id 1"),
+        ("udp", "remote 198.18.0.2 mode geneve id 1 dev vhost:/run/udp.sock"),
+        ("raw", "remote 198.18.0.2"),
+        ("gue", "peers none local 198.18.0.1"),
+        ("vxlan", "peers none local 198.18.0.1 listen gue,vxlan"),
+    ] {
+        let line = if words.contains("dev ") { words.to_owned() } else { format!("dev {dev} {words}") };
+        let error = made(&line).expect_err(&line);
+        let message = format!("`{dev}` is the name of another port of this tunnel");
+        assert_eq!((error.message, error.kind.exit_code()), (message, 2), "{line}");
+        let place = error.place.expect("a place");
+        assert_eq!(place.words[place.at - 1], "dev", "{line}");
+    }
+    // A name of a port of other tunnels.
+    for line in [
+        "dev raw remote 198.18.0.2 encap gue",
+        "dev udp remote 198.18.0.2",
+        "dev vxlan remote 198.18.0.2 mode vxlan id 1",
+        "dev gue remote 198.18.0.2 encap gue",
+        "dev vxlan peers none local 198.18.0.1",
+        "dev udp peers none local 198.18.0.1",
+    ] {
+        let plan = ok(line);
+        assert!(!plan.outside_names().contains(&plan.dev.as_str()), "{line}");
+    }
+}
+
+#[test]
 fn one_direction_overrides_nothing_of_the_other() {
     let gre = ok("dev a remote ::1 encap gue okey 7 icsum oseq").gre.unwrap();
     assert_eq!(gre, Gre { okey: Some(7), icsum: true, oseq: true, ..Gre::default() });
