@@ -1,6 +1,6 @@
 //! Tests of the live upgrade: a service continues with the program that replaces its own.
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -177,4 +177,54 @@ fn a_service_continues_with_the_program_that_takes_the_place_of_its_own() {
     assert!(!ground.a.has_device("sg1"));
     let left = ground.a.run("ls", &["/run/segue"]).unwrap_or_default();
     assert_eq!(left.trim(), "", "nothing is left");
+}
+
+/// Returns the child processes of a process.
+fn children(pid: u32) -> Vec<u32> {
+    let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+#[test]
+fn a_reload_or_a_stop_that_is_requested_while_an_upgrade_waits_for_a_start_is_not_lost() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["mkfifo"]) else { return };
+    let directory = Directory::new();
+    let (program, near, pipe) = (directory.file("segue"), directory.file("near.toml"), directory.file("pipe"));
+    let mut content = fs::read(&ground.program).expect("the program");
+    replace(&program, &content);
+    ground.a.run("mkfifo", &[&pipe.display().to_string()]).expect("a pipe");
+    // The tunnel comes up only while the pipe of its capture has a reader.
+    let reader = || File::options().read(true).write(true).open(&pipe).expect("the pipe");
+    let mut read = Some(reader());
+    let ends = "local = \"198.18.0.1\"\nremote = \"198.18.0.2\"\nencap = \"gue\"";
+    fs::write(&near, format!("[[tunnel]]\ndev = \"sg1\"\n{ends}\ntrace = \"{}\"\n", pipe.display())).expect("a file");
+    let mut command = ground.a.command(&program);
+    command.args(["run", "-j", "-c"]).arg(&near);
+    let mut service = Process::spawn(command, b"").expect("segue starts");
+    service.wait_for_line("\"event\":\"ready\"", PATIENCE).unwrap_or_else(|error| panic!("{error}"));
+    for signal in [libc::SIGHUP, libc::SIGTERM] {
+        content.push(0);
+        replace(&program, &content);
+        read.take();
+        let before = children(service.id());
+        before.iter().for_each(|pid| segue_tests::sys::signal(*pid, libc::SIGKILL).expect("a signal"));
+        until("sg1 does not start again", || {
+            children(service.id()).iter().any(|pid| !before.contains(pid)).then_some(())
+        });
+        let mut upgrade = ground.a.command(&program);
+        upgrade.args(["reload", "--upgrade", "near"]);
+        let mut upgrade = Process::spawn(upgrade, b"").expect("segue starts");
+        // The signal comes while the upgrade waits for the tunnel; before that it would be served first, too.
+        thread::sleep(Duration::from_millis(500));
+        segue_tests::sys::signal(service.id(), signal).expect("a signal");
+        thread::sleep(Duration::from_millis(300));
+        read = Some(reader());
+        let is_upgraded = upgrade.wait(PATIENCE).expect("it ends").success();
+        assert_eq!(is_upgraded, signal == libc::SIGHUP, "{}{}", upgrade.stderr(), service.last_words());
+    }
+    assert_eq!(service.wait(PATIENCE).expect("it ends").code(), Some(0), "{}", service.last_words());
+    let said = service.stdout();
+    let [reloaded, upgraded] = ["reloaded", "upgraded"].map(|event| said.find(&format!("\"event\":\"{event}\"")));
+    assert!(reloaded.is_some() && reloaded < upgraded, "{said}");
+    assert!(!ground.a.has_device("sg1"));
 }

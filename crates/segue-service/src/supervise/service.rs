@@ -101,7 +101,7 @@ pub struct Service {
     /// The clients of the service's own control socket.
     pub(super) requests: Requests,
     /// Whether a signal or a client has requested a reload that has not begun.
-    reload: bool,
+    pub(super) reload: bool,
     /// The pending lookups of names, while the resolver has not answered all queries of the start, or of the last
     /// reload.
     pub(super) late: Option<LateAnswers>,

@@ -12,7 +12,7 @@ use std::io::{self, Read, Seek, Write};
 use std::iter;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -129,10 +129,21 @@ impl Kept {
 
 impl Service {
     /// Continues with the program that has replaced this one. Returns where nothing has replaced it, or where the
-    /// change was refused; the clients that wait get that answer.
+    /// change was refused; the clients that wait get that answer. Returns also where a stop or a reload was requested
+    /// meanwhile, of which the new program would not know; the upgrade is still due then.
     pub(super) fn upgrade(&mut self) {
+        let program = self.newer_program();
+        if program.is_some() {
+            // What stands in for instances without a process has threads; one that is not up yet could not be handed
+            // over.
+            self.instances.iter_mut().for_each(Instance::stand_down);
+            self.settle();
+            if self.stop || self.reload {
+                return;
+            }
+        }
         self.requests.begin(Change::Upgrade);
-        let refused = self.change_program().err();
+        let refused = program.and_then(|program| self.change_program(&program).err());
         let same = Upgraded {
             file: self.configuration.name(),
             before: VERSION.to_owned(),
@@ -149,17 +160,12 @@ impl Service {
         self.notify.ready(&self.reported);
     }
 
-    /// Replaces the process's program by the new one, if there is one. Returns only where there is none, or where that
-    /// fails.
-    fn change_program(&mut self) -> Result<(), Error> {
+    /// Replaces the process's program by the new one. Returns only where that fails.
+    fn change_program(&mut self, program: &Path) -> Result<(), Error> {
         let refused = |what: &str, error: &io::Error| {
             Error::system(what, error, "systemctl restart segue, where packets may be lost")
                 .why("the service continues with the program that it has")
         };
-        let Some(program) = self.newer_program() else { return Ok(()) };
-        // What stands in for instances without a process has threads; one that is not up yet could not be handed over.
-        self.instances.iter_mut().for_each(Instance::stand_down);
-        self.settle();
         self.notify.reloading();
         // The next one is that of the new program, which is asked for its answer first, and then looks names up.
         self.notify.alive();
@@ -170,12 +176,12 @@ impl Service {
         });
         let state = state.map_err(|error| refused("cannot describe the instances", &error))?;
         process::set_inherited(state.as_fd(), true).map_err(|error| refused("cannot pass the instances on", &error))?;
-        try_program(&program, &state)?;
+        try_program(program, &state)?;
         fds.push(state.as_fd());
         let set = |inherited: bool| fds.iter().try_for_each(|fd| process::set_inherited(*fd, inherited));
         let environment: Vec<(OsString, OsString)> = environment().collect();
         let error = match set(true) {
-            Ok(()) => process::replace_program(&program, &arguments(&state), &environment),
+            Ok(()) => process::replace_program(program, &arguments(&state), &environment),
             Err(error) => error,
         };
         // The programs that this one starts get none of them.
@@ -186,7 +192,7 @@ impl Service {
     /// Returns the path of this program, if another file has replaced it.
     fn newer_program(&self) -> Option<PathBuf> {
         let path = self.program.as_ref()?;
-        let is = |path: &std::path::Path| fs::metadata(path).map(|data| Identity::from(&data));
+        let is = |path: &Path| fs::metadata(path).map(|data| Identity::from(&data));
         let (new, own) = (is(path).ok()?, is("/proc/self/exe".as_ref()).ok()?);
         (new != own).then(|| path.clone())
     }
@@ -296,7 +302,7 @@ impl Service {
 }
 
 /// Runs the new program only to check whether it understands `state`.
-fn try_program(program: &PathBuf, state: &File) -> Result<(), Error> {
+fn try_program(program: &Path, state: &File) -> Result<(), Error> {
     let refused = |why: String| {
         let what = format!("{} cannot continue this service", program.display());
         Error::new(ErrorKind::System, what, format!("{} run --check FILE", program.display())).why(why)
