@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use segue_lab::Family::V4;
-use segue_lab::{Host, LinkForm, Peer, Process, which};
+use segue_lab::{Host, LinkForm, Peer, Process, reach, which};
 use segue_tests::Carrier::Gue;
 use segue_tests::Inside::Gre;
 use segue_tests::{Ground, Pair, Shape, Stat, Tunnel, skip, test_name, traffic};
@@ -408,6 +408,57 @@ fn a_knob_that_could_not_be_set_is_named_and_the_next_reload_sets_it() {
         let reloaded = near.reload(&table(1, ""));
         assert!(reloaded.status.success() && text(&reloaded.stderr).contains(outcome), "{reloaded:?}");
         assert_eq!(near.knob("sg1", "net.inet.udp.gso"), "1");
+    }
+}
+
+#[test]
+fn a_reload_of_a_file_whose_keys_have_another_order_touches_nothing() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    let more = "addr = [\"198.19.1.1/30\"]\nttl = 9\npmtudisc = false";
+    let tables = [table(1, more), table(2, ""), "[metrics]\nlisten = [\"198.18.0.1\"]\nevery = 9\n".to_owned()];
+    let near = Near::start(&ground, "order", &tables.concat());
+    let pids = || {
+        let document = text(&segue(&ground.a, &ground.program, &["stat", "-j"]).stdout);
+        let document: Value = serde_json::from_str(&document).expect("JSON");
+        let instances = document["instances"].as_array().expect("a list");
+        instances.iter().map(|one| one["pid"].as_u64().expect("a pid")).collect::<Vec<_>>()
+    };
+    let before = pids();
+    let reversed = |table: &String| {
+        let (heading, keys) = table.split_once('\n').expect("a heading");
+        [heading].into_iter().chain(keys.lines().rev()).map(|line| format!("{line}\n")).collect::<String>()
+    };
+    let reloaded = near.reload(&tables.iter().map(reversed).collect::<String>());
+    let said = text(&reloaded.stderr);
+    assert!(reloaded.status.success() && said.contains(" 2 unchanged"), "{said}");
+    assert_eq!(pids(), before);
+}
+
+#[test]
+fn both_ends_of_a_gateway_have_counters_and_knobs_if_their_interfaces_have_the_same_name() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    ip(&ground.a, "link add in0 type veth peer name in1");
+    ip(&ground.a, "link set in0 addrgenmode none up");
+    ip(&ground.a, "addr add 198.19.1.1/24 dev in1");
+    ip(&ground.a, "link set in1 up");
+    let names = ["in0".to_owned(), format!("in0@{}", ground.b.net_path())];
+    let mut command = ground.a.command(&ground.program);
+    command.args(["gateway", "in0", &format!("tap:{}", names[1]), "--name", "gw0", "--no-lro", "-j"]);
+    let mut gateway = Process::spawn(command, b"").expect("segue starts");
+    gateway.wait_for_line("\"event\":\"up\"", PATIENCE).unwrap_or_else(|error| panic!("{error}"));
+    ip(&ground.b, "addr add 198.19.1.2/24 dev in0");
+    let ends = ["198.19.1.1", "198.19.1.2"].map(|end| end.parse().expect("an address"));
+    reach((&ground.a, ends[0]), (&ground.b, ends[1]), PATIENCE).expect("the gateway");
+    let is_moved = |stat: &Stat, name: &String| {
+        ["receive", "transmit"].iter().all(|direction| stat.count(name, direction, "packets") > 0)
+    };
+    let all = |stat: &Stat| names.iter().all(|name| is_moved(stat, name));
+    let stat = Stat::until(&ground.a, &ground.program, "gw0", PATIENCE, all);
+    for name in &names {
+        assert!(is_moved(&stat, name), "{name}: {}", stat.json());
+        let knob = format!("net.gro.dev.{name}.enable_gro");
+        let value = text(&segue(&ground.a, &ground.program, &["set", "gw0", &knob, "-q"]).stdout);
+        assert_eq!(value.trim(), "0", "{knob}");
     }
 }
 

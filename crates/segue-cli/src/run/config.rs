@@ -335,12 +335,12 @@ no-lro = false
 "#,
         );
         assert_eq!(specs.iter().map(|spec| spec.name.as_str()).collect::<Vec<_>>(), ["sg0", "gw0"]);
-        let words = "--trace x.pcap dev sg0 remote 198.18.0.2 encap gue encap-remcsum nopmtudisc tos 10 ttl 64 gro off \
-                     addr 198.19.0.1/30 addr 2001:db8::1/64";
+        let words = "--trace x.pcap dev sg0 remote 198.18.0.2 encap gue encap-remcsum addr 198.19.0.1/30 \
+                     addr 2001:db8::1/64 ttl 64 tos 10 nopmtudisc gro off";
         assert_eq!(specs[0].words().join(" "), words);
         let assignments = [("net.inet.tcp.gso", "0"), ("net.gro.dev.sg0.profile", "linux")];
         assert_eq!(specs[0].knobs(), assignments.map(|(name, value)| (name.to_owned(), value.to_owned())));
-        assert_eq!(specs[1].words().join(" "), "--name gw0 --hold-us 50 eth1 tap:lro0");
+        assert_eq!(specs[1].words().join(" "), "--hold-us 50 --name gw0 eth1 tap:lro0");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use segue_control::error::{Error, printable};
 use segue_control::suggest::nearest;
 use segue_host::names::Names;
 use segue_service::gateway::plan;
-use segue_service::supervise::spec::{InstancePlan, InstanceSpec, Kind, KnobAssignment, Token, Unresolved};
+use segue_service::supervise::spec::{ALSO, InstancePlan, InstanceSpec, Kind, KnobAssignment, Token, Unresolved};
 use toml::de::{DeTable, DeValue};
 
 use super::command::{checked, located, planned_by_name, usage_error};
@@ -132,7 +132,44 @@ pub(super) fn instance(
         InstancePlan::Adapter(dev) => dev.clone(),
         InstancePlan::Metrics => "metrics".to_owned(),
     };
+    let tokens = in_order(kind, &known, &tokens);
     Ok(InstanceSpec { kind, name, tokens, assignments, header, plan, unresolved })
+}
+
+/// Returns the words of an instance in an order that does not depend on that of the keys in a file: first the options,
+/// as in `known`, then the keywords, as in [`KEYWORDS`]. The values of one key, and the ends of a gateway, keep theirs.
+pub(super) fn in_order(kind: Kind, known: &[CommandOption], tokens: &[Token]) -> Vec<Token> {
+    let mut ordered = Vec::with_capacity(tokens.len());
+    for own in tokens.split_inclusive(|token| token.text == ALSO) {
+        let mut keys: Vec<(usize, &[Token])> = Vec::new();
+        let mut rest = own;
+        while let Some(word) = rest.first() {
+            let (at, values) = place(kind, known, &word.text);
+            let (key, after) = rest.split_at((1 + values).min(rest.len()));
+            keys.push((at, key));
+            rest = after;
+        }
+        keys.sort_by_key(|(at, _)| *at);
+        ordered.extend(keys.into_iter().flat_map(|(_, key)| key).cloned());
+    }
+    ordered
+}
+
+/// Returns the place of a word for [`in_order`], and the number of values that follow it.
+fn place(kind: Kind, known: &[CommandOption], word: &str) -> (usize, usize) {
+    let of_option = |name| known.iter().position(|option| option.name == name);
+    if let Some(at) = word.strip_prefix("--").and_then(of_option) {
+        return (at, usize::from(known[at].takes_value));
+    }
+    let off = word.strip_prefix("no");
+    let is = |other: &Word| {
+        spells(other, word) || other.takes == Takes::Switch && off.is_some_and(|name| spells(other, name))
+    };
+    match KEYWORDS.iter().position(is).filter(|_| kind == Kind::Tunnel) {
+        Some(at) => (known.len() + at, KEYWORDS[at].takes.tokens()),
+        // An end of a gateway, or the word between two tunnels.
+        None => (usize::MAX, 0),
+    }
 }
 
 fn spells(word: &Word, name: &str) -> bool {
@@ -140,14 +177,15 @@ fn spells(word: &Word, name: &str) -> bool {
 }
 
 /// An option of a command that a file may have.
-struct CommandOption {
+pub(super) struct CommandOption {
     name: String,
     takes_value: bool,
     /// Whether the option may be repeated.
     repeats: bool,
 }
 
-fn options(kind: Kind) -> Vec<CommandOption> {
+/// Returns the options of a command that a file may have.
+pub(super) fn options(kind: Kind) -> Vec<CommandOption> {
     let option = |(name, arg): (String, Arg)| CommandOption {
         name,
         takes_value: arg.get_action().takes_values(),
@@ -310,4 +348,78 @@ fn scalar(text: &Text, value: &toml::Spanned<DeValue<'_>>, takes: Takes) -> Resu
         return Err(text.error(&value.span(), message, "no value begins with a dash"));
     }
     Ok(Token::new(written, value.span()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use segue_service::supervise::service::Configuration;
+
+    use super::*;
+    use crate::run::{ConfigFile, config};
+
+    fn file(text: &str) -> Text {
+        Text { file: "segue.toml".to_owned(), text: text.to_owned() }
+    }
+
+    /// Returns the words of the first instance of a file.
+    fn words(text: &str) -> Vec<String> {
+        let specs = config::read(&file(text), |_| Names::default());
+        specs.unwrap_or_else(|error| panic!("{text}: {}", error.message))[0].words()
+    }
+
+    #[test]
+    fn the_order_of_the_keys_of_a_table_makes_no_difference() {
+        let tunnel = "remote = \"peer.invalid\"\nencap = \"gue\"\ndev = \"dev\"\npmtudisc = false";
+        let traced = "trace = \"remote\"\nencap-csum6 = true\nremote = \"198.18.0.2\"\nencap = \"gue\"\ntos = \"10\"\n\
+            addr = [\"198.19.0.9/30\", \"198.19.0.1/30\"]\nkey = 7\ndev = \"a\"\ntrace-size = 5\nhlim = 9\ncsum = false";
+        let vxlan = "fdb = [\"0:0:0:0:0:0,198.18.0.9\", \"0:0:0:0:0:0,198.18.0.3\"]\nsrcport = [5, 9]\nvni = 1\n\
+            remote = \"198.18.0.2\"\nmode = \"vxlan\"\nlearning = false\ndev = \"encap\"";
+        let bridge = "name = \"gw0\"\nout = \"mode\"\nhold-us = 50\nmore = [\"tap:b\", \"tap:a\"]\nfragment = true\nin = \"dev\"";
+        let router = "forward = [\"udp:2=198.18.1.2:2\", \"tcp:1=198.18.1.2:1\"]\nin = \"a\"\nnat = \"198.18.2.9\"\n\
+            out = \"b\"\nroute = true";
+        for (heading, keys) in [
+            ("[[tunnel]]", tunnel),
+            ("[[tunnel]]", traced),
+            ("[[tunnel]]", vxlan),
+            ("[[gateway]]", bridge),
+            ("[[gateway]]", router),
+            ("[[lan78xx]]", "usb = \"model\"\ndev = \"lan0\"\nmtu = 1400"),
+            ("[metrics]", "textfile = \"x.prom\"\nlisten = [\"127.0.0.1:2\", \"127.0.0.1:1\"]\nevery = 5"),
+        ] {
+            let mut keys: Vec<&str> = keys.lines().collect();
+            let written = |keys: &[&str]| format!("{heading}\n{}\n", keys.join("\n"));
+            let expected = words(&written(&keys));
+            for turn in 0..2 * keys.len() {
+                keys.rotate_left(1);
+                if turn == keys.len() {
+                    keys.reverse();
+                }
+                assert_eq!(words(&written(&keys)), expected, "{keys:?}");
+            }
+        }
+        let addresses = |list: &str| words(&format!("[[tunnel]]\ndev = \"a\"\nremote = \"::1\"\naddr = [{list}]\n"));
+        let [one, other] = ["\"198.19.0.1/30\"", "\"198.19.0.9/30\""];
+        assert_ne!(addresses(&format!("{one}, {other}")), addresses(&format!("{other}, {one}")), "of one key it does");
+    }
+
+    #[test]
+    fn words_that_an_earlier_version_kept_in_the_order_of_the_file_are_those_of_the_file() {
+        let configuration = ConfigFile { path: PathBuf::from("segue.toml"), text: file("") };
+        for (kind, before, now) in [
+            (
+                Kind::Tunnel,
+                "--trace a.pcap tos 10 encap gue remote 198.18.0.2 dev a also noencap-csum remote ::1 encap gue dev b",
+                "--trace a.pcap dev a remote 198.18.0.2 encap gue tos 10 also dev b remote ::1 encap gue noencap-csum",
+            ),
+            (Kind::Gateway, "--name gw0 --route --hold-us 50 dev remote", "--hold-us 50 --route --name gw0 dev remote"),
+            (Kind::Metrics, "--textfile x --listen 127.0.0.1:2", "--listen 127.0.0.1:2 --textfile x"),
+        ] {
+            let words: Vec<String> = before.split(' ').map(str::to_owned).collect();
+            let spec = configuration.spec(kind, "a", &words, &[], &Names::default());
+            let spec = spec.unwrap_or_else(|error| panic!("{before}: {}", error.message));
+            assert_eq!(spec.words().join(" "), now);
+        }
+    }
 }

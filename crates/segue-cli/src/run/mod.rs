@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use segue_control::error::{Error, Kind, together};
 use segue_control::knobs::Knob;
+use segue_control::place;
 use segue_host::names::{Lookups, Names};
 use segue_host::netlink::Netlink;
 use segue_host::sys::{self, Want};
@@ -92,7 +93,7 @@ pub(crate) fn run(args: &Run, out: &Out) -> Result<(), Error> {
         return Ok(());
     }
     let file = ConfigFile { path: path.to_owned(), text };
-    let mut service = Service::new(Box::new(file), netlink, out.unattended(), options(out))?;
+    let mut service = service(file, netlink, out)?;
     let refused = checked.into_iter().map(|checked| checked.err().map(|refusal| *refusal.error));
     service.life(specs.into_iter().zip(refused).collect(), lookups)
 }
@@ -107,7 +108,16 @@ fn resume(path: &Path, number: i32, check: bool, netlink: Netlink, out: &Out) ->
     if check {
         return Ok(());
     }
-    Service::new(Box::new(file), netlink, out.unattended(), options(out))?.resume(kept, specs)
+    service(file, netlink, out)?.resume(kept, specs)
+}
+
+/// Creates the service of a file, which asks its own instances only: others may have the same names elsewhere.
+fn service(file: ConfigFile, netlink: Netlink, out: &Out) -> Result<Service, Error> {
+    // Where there is no directory, its own socket fails, with the reason.
+    if let Ok(directory) = place::for_new() {
+        place::search_only(directory);
+    }
+    Service::new(Box::new(file), netlink, out.unattended(), options(out))
 }
 
 fn open(path: &Path) -> Result<Text, Error> {
@@ -299,6 +309,8 @@ impl Configuration for ConfigFile {
         let (plan, unresolved) = command::parsed_by_name(kind, &mut tokens, names)?;
         let knobs = knobs.iter().map(|(name, value)| KnobAssignment { name: token(name), value: token(value) });
         let (name, assignments) = (name.to_owned(), knobs.collect());
+        // Up to version 0.2.0 they were passed on in the order of the file.
+        let tokens = keys::in_order(kind, &keys::options(kind), &tokens);
         Ok(InstanceSpec { kind, name, tokens, assignments, header: 0..0, plan, unresolved })
     }
 
