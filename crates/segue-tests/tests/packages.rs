@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -133,6 +134,43 @@ fn of_unit(unit: &str) -> Vec<String> {
     words.extend(["env".to_owned(), value("Environment")]);
     words.extend(value("ExecStart").split(' ').map(str::to_owned));
     words
+}
+
+#[test]
+fn the_removal_of_the_package_disables_every_unit_of_its_templates() {
+    let directory = Directory::new();
+    let path = |name: &str| directory.file(name).display().to_string();
+    for folder in ["bin", "run", "units/multi-user.target.wants", "units/sockets.target.wants"] {
+        fs::create_dir_all(directory.file(folder)).expect("a folder");
+    }
+    for (link, unit) in
+        [("multi-user", "segue@blue.service"), ("sockets", "segue@a\\x20b.socket"), ("multi-user", "other@x")]
+    {
+        let link = directory.file(&format!("units/{link}.target.wants/{unit}"));
+        std::os::unix::fs::symlink("/lib/systemd/system/segue@.service", link).expect("a link");
+    }
+    // The service manager, and AppArmor, which is off.
+    for (tool, script) in
+        [("systemctl", format!("echo \"$*\" >> '{}'", path("calls"))), ("aa-enabled", "exit 1".to_owned())]
+    {
+        let tool = directory.file("bin").join(tool);
+        fs::write(&tool, format!("#!/bin/sh\n{script}\n")).expect("a program");
+        fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).expect("its mode");
+    }
+    let script = fs::read_to_string(top().join("contrib/debian/prerm")).expect("the script");
+    let script = script.replace("/etc/systemd/system", &path("units")).replace("/run/systemd/system", &path("run"));
+    let begin = |word: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", &script, "prerm", word]).env("PATH", format!("{}:/usr/bin:/bin", path("bin")));
+        run(command, PATIENCE);
+        fs::read_to_string(path("calls")).unwrap_or_default()
+    };
+    assert_eq!(begin("upgrade"), "");
+    let calls = begin("remove");
+    let mut disabled: Vec<&str> = calls.lines().filter_map(|line| line.strip_prefix("disable --quiet ")).collect();
+    disabled.sort_unstable();
+    let own = "segue.service segue.socket segue-metrics.socket";
+    assert_eq!(disabled, [own, "segue@a\\x20b.socket", "segue@blue.service"], "{calls}");
 }
 
 #[test]

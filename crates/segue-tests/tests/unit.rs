@@ -71,6 +71,27 @@ fn both_units_score_2_5_or_better() {
 }
 
 #[test]
+fn a_service_that_cannot_start_yet_is_started_again_without_end_and_a_wrong_command_line_is_not() {
+    for name in ["segue.service", "segue@.service"] {
+        let unit = unit(name);
+        let (head, service) = unit.split_once("[Service]").expect("a section");
+        assert_eq!(value(head, "StartLimitIntervalSec"), "0", "{name}");
+        let restart = ["Restart", "RestartSec", "RestartPreventExitStatus"].map(|key| value(service, key));
+        assert_eq!(restart, ["on-failure", "2s", "2"], "{name}");
+    }
+    let Some(program) = segue_tests::find_program() else {
+        return skip(test_name!(), "the program is not built");
+    };
+    let directory = capture::Directory::new();
+    let file = directory.file("segue.toml");
+    fs::write(&file, "[[gateway]]\nin = \"missing0\"\nout = \"tap:t0\"\n").expect("a file");
+    let code = |words: &[&str]| Command::new(&program).args(words).output().expect("segue runs").status.code();
+    let file = file.display().to_string();
+    assert_eq!(code(&["run", "-c", &file]), Some(1), "an interface is missing");
+    assert_eq!(code(&["run", "-c", &file, "--such"]), Some(2));
+}
+
+#[test]
 fn the_additions_to_the_units_that_the_documentation_has_are_understood_and_keep_the_score() {
     if which("systemd-analyze").is_none() {
         return skip(test_name!(), "not installed: systemd-analyze");

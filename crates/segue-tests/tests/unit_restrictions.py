@@ -20,8 +20,9 @@ UID = 61234
 MOUNT_FLAGS = {"ro": 1, "nosuid": 2, "nodev": 4, "noexec": 8, "remount": 32, "bind": 4096, "rec": 16384, "private": 1 << 18}
 # Settings that need no action here, and why.
 ELSEWHERE = {
-    "Type", "NotifyAccess", "ExecStart", "ExecReload", "Restart", "WatchdogSec", "User", "Group", "Environment", "LimitNOFILE",
-    "UMask", "SystemCallErrorNumber", "SystemCallArchitectures",  # read below, or of the service manager alone
+    # Read below, or of the service manager alone.
+    "Type", "NotifyAccess", "ExecStart", "ExecReload", "Restart", "RestartSec", "RestartPreventExitStatus", "WatchdogSec",
+    "User", "Group", "Environment", "LimitNOFILE", "UMask", "SystemCallErrorNumber", "SystemCallArchitectures",
     "ProtectProc", "ProcSubset", "RemoveIPC",  # of other processes
     "AppArmorProfile",  # of a security module that this machine may lack; tests of the profile are in unit.rs
     "ProtectClock", "ProtectHostname", "ProtectKernelModules", "ProtectKernelLogs", "RestrictRealtime",
