@@ -336,7 +336,8 @@ fn pass<B: AsRef<[u8]>>(packet: &mut Packet<B>, port: u16, mtu: u32, link_header
 fn longest<B: AsRef<[u8]>>(packet: &Packet<B>, at: usize) -> usize {
     match packet.offload.unit {
         Unit::Train { gso, .. } => packet.head.len() - at + packet.payload.len().min(usize::from(gso.size)),
-        Unit::Whole(_) if packet.layout.is_padded() => packet.layout.end() - at,
-        Unit::Whole(_) => packet.len() - at,
+        Unit::Whole(_) if packet.layout.is_exact() => packet.len() - at,
+        // Bytes behind the outermost packet are cut off, whatever the lengths inside say.
+        Unit::Whole(_) => packet.len().min(packet.layout.end().max(packet.head.len())) - at,
     }
 }

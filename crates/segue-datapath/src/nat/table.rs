@@ -197,10 +197,9 @@ impl Table {
     /// a mapping, a host with more mappings than this one gives up one without connection.
     fn make_room(&mut self, host: u32, now: Nanos) -> Result<(), Refusal> {
         let own = self.hosts.get(&host).copied().unwrap_or_default();
-        if own.count >= self.config.most_per_host {
+        if own.count >= self.config.most_per_host && !self.remove_expired_of(host, now) {
             match self.host_links.oldest_but(&own.unassured, self.target) {
-                Some(slot) => self.early_drop(slot),
-                None if self.remove_expired_of(host, now) => {}
+                Some(slot) => self.early_drop(slot, now),
                 None => return Err(Refusal::HostFull),
             }
         }
@@ -210,7 +209,7 @@ impl Table {
         let oldest = self.unassured.iter().filter_map(|list| self.links.oldest_but(list, self.target));
         let last = |slot: &u32| self.slots.get(*slot as usize).and_then(Option::as_ref).map(|mapping| mapping.last);
         if let Some(slot) = oldest.min_by_key(last) {
-            self.early_drop(slot);
+            self.early_drop(slot, now);
             return Ok(());
         }
         self.sweep(now, SWEEP_FOR_ROOM);
@@ -218,7 +217,7 @@ impl Table {
             && let Some(slot) =
                 self.of_heavier_host(host, |table, number| Some((number % table.slots.len().max(1) as u64) as u32))
         {
-            self.early_drop(slot);
+            self.early_drop(slot, now);
         }
         if self.len() < self.config.most { Ok(()) } else { Err(Refusal::Full) }
     }
@@ -263,8 +262,10 @@ impl Table {
         heaviest.1
     }
 
-    fn early_drop(&mut self, slot: u32) {
-        self.early_drops += 1;
+    /// Removes a mapping for another one. One that has expired is not counted.
+    fn early_drop(&mut self, slot: u32, now: Nanos) {
+        let is_over = self.slots[slot as usize].as_ref().is_some_and(|mapping| self.is_over(mapping, now));
+        self.early_drops += u64::from(!is_over);
         self.remove(slot);
     }
 
@@ -308,14 +309,14 @@ impl Table {
             return Some(port);
         }
         if let Some(slot) = self.links.oldest_but(&self.unassured[protocol as usize], self.target) {
-            self.early_drop(slot);
+            self.early_drop(slot, now);
             return free(self);
         }
         self.sweep(now, SWEEP_FOR_ROOM);
         free(self).or_else(|| {
             let slot = self
                 .of_heavier_host(host, |table, number| table.slot_outside(protocol, first + (number % count) as u16))?;
-            self.early_drop(slot);
+            self.early_drop(slot, now);
             free(self)
         })
     }

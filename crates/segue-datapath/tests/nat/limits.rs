@@ -139,6 +139,16 @@ fn a_host_at_its_limit_gets_the_place_of_what_has_ended_before_it_is_swept() {
     assert_eq!((nat.len(), nat.early_drops()), (40, 0));
 }
 
+/// Tests that requests which leave before their answers come find places among ended mappings, and take none of each
+/// other.
+#[test]
+fn requests_that_leave_together_take_the_places_of_what_has_ended() {
+    let mut nat = nat(|config| config.most_per_host = 40);
+    (1..=40).for_each(|port| send_request_and_answer(&mut nat, own(port), 0).unwrap());
+    (100..110).for_each(|port| send_request(&mut nat, own(port), 1000 * SECOND).unwrap());
+    assert_eq!((ports(&nat).iter().filter(|port| **port >= 100).count(), nat.early_drops()), (10, 0));
+}
+
 /// Tests that the mapping of a hairpinned packet's sender takes the place of another mapping than the one that the
 /// packet is for.
 #[test]

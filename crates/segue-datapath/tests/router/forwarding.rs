@@ -96,6 +96,25 @@ fn a_packet_with_a_wrong_header_checksum_is_not_fragmented() {
 
 /// Tests that a router fragments by the length of the outermost packet, whatever the lengths inside say: options behind
 /// a UDP datagram (RFC 9868), and bytes behind a packet in a tunnel. What is behind the outermost packet is padding.
+/// Tests that link padding counts neither towards the MTU nor leaves, also where a length inside ends early.
+#[test]
+fn padding_is_cut_off_whatever_the_lengths_inside_say() {
+    for flags in [0, 0x40] {
+        let mut frame = free(udp(), vec![7; 1372]);
+        frame[38] -= 1;
+        frame[20] |= flags;
+        in_both_forms(|| {
+            let mut here = Bench::new(1400);
+            here.tables(0, &[by_hand(OLD)]);
+            here.give(0, vec![[&frame[..], &[0xee; 20]].concat()]);
+            here.round(0);
+            assert_eq!((here.sent(0).len(), here.number("out", Group::Drops, "too_big")), (0, 0), "{flags}");
+            let sent = here.sent(1);
+            assert!(sent.len() == 1 && sent[0][26..] == frame[26..], "{flags}: {} frames", sent.len());
+        });
+    }
+}
+
 #[test]
 fn packets_with_bytes_behind_what_they_carry_are_fragmented_whole() {
     let mut behind_udp = free(udp(), vec![7; 1472]);

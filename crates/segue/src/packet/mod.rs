@@ -170,10 +170,16 @@ impl<B: Buffer> Packet<B> {
     /// sum of the packet is kept right. Returns `false`, and changes nothing, if there is no padding, or if a length
     /// further inside disagrees as well ([`Layout::is_padded`]).
     pub fn trim(&mut self) -> bool {
-        let keep = self.layout.end().saturating_sub(self.head.len());
-        if !self.layout.is_padded() || keep >= self.payload.len() {
+        self.layout.is_padded() && self.cut_padding()
+    }
+
+    /// Cuts off the bytes after the outermost IP packet as [`Packet::trim`] does, also where a length further inside
+    /// disagrees. Returns whether there were any.
+    fn cut_padding(&mut self) -> bool {
+        let keep = self.layout.end().checked_sub(self.head.len());
+        let Some(keep) = keep.filter(|keep| self.layout.has_padding() && *keep < self.payload.len()) else {
             return false;
-        }
+        };
         if let Unit::Whole(Csum::Complete(sum)) = &mut self.offload.unit {
             let l3 = self.layout.outer_ip().map_or(0, Header::start);
             let len = self.layout.end() - l3;
@@ -197,8 +203,8 @@ impl<B: Buffer> Packet<B> {
     pub fn relink(&mut self, link: Option<&[u8; ethernet::LEN]>) -> bool {
         let Some(count) = self.layout.outer_ip_index() else { return false };
         let front = self.layout.headers()[count].start();
-        if self.layout.is_padded() {
-            self.trim();
+        if self.layout.has_padding() {
+            self.cut_padding();
         }
         match link {
             None if count == 0 => return true,

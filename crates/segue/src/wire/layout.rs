@@ -163,6 +163,11 @@ impl Layout {
         self.exact && self.padded
     }
 
+    /// Returns whether bytes follow the outermost IP packet, whatever the lengths inside of it say.
+    pub(crate) fn has_padding(&self) -> bool {
+        self.padded
+    }
+
     /// Copies the headers of `other`, which is exact and has at most five, for a packet that ends at `end`.
     #[inline(always)]
     pub(crate) fn set_short(&mut self, other: &Layout, end: usize) {
