@@ -168,6 +168,26 @@ fn packets_that_owe_their_checksum_join_and_leave_complete() {
     }
 }
 
+/// Tests that a packet whose TCP header is behind more headers than are parsed does not leave with a sum that is owed.
+#[test]
+fn a_packet_that_owes_a_checksum_that_is_not_found_is_refused() {
+    let whole = run(ips()[1].clone(), 1400, 1400).remove(0);
+    let mut behind = whole[..40].to_vec();
+    // Destination options of 104 bytes, which are all padding.
+    behind[6] = 60;
+    behind.extend([whole[6], 12, 1, 100]);
+    behind.extend([0; 100]);
+    behind.extend(&whole[40..]);
+    let payload = (behind.len() - 40) as u16;
+    behind[4..6].copy_from_slice(&payload.to_be_bytes());
+    let mut joiner = Joiner::plain(KEY);
+    let mut batch = joiner.batch();
+    batch.push_with(&behind, Csum::Partial);
+    assert!(batch.pop().is_none());
+    drop(batch);
+    assert_eq!(joiner.refused().total(), 1);
+}
+
 #[test]
 fn sources_name_the_packets_and_the_places_of_all_payload() {
     let packets = stream();

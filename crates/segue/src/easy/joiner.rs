@@ -15,6 +15,7 @@ use crate::packet::{Csum, Frag, Frame, Head, Packet, Pieces, Pool, Start, Tunnel
 use crate::reason::Counts;
 use crate::time::Nanos;
 use crate::virtio::{self, Form, VirtioNet};
+use crate::wire::Stop;
 
 /// Number of packets that a joiner's pool keeps: trains and lone packets that are ready at a time.
 const POOL: usize = 256;
@@ -222,8 +223,9 @@ impl<'b> Batch<'_, 'b> {
 
     /// Takes a packet with the given state of its checksum: [`Csum::Partial`] if it is owed and the field primed
     /// ([`gso::prime`]), as from a stack that leaves checksums to its device; [`Csum::Verified`] if it was checked. A
-    /// packet without a header of TCP or UDP, such as ICMP or a fragment, owes nothing that a device completes, and is
-    /// passed on as it is.
+    /// packet of another protocol than TCP and UDP, such as ICMP, and a fragment owe nothing that a device completes, and
+    /// are passed on as they are: a checksum of SCTP must be right. TCP and UDP behind more headers than are parsed, or
+    /// with wrong lengths, are refused.
     #[inline]
     pub fn push_with(&mut self, packet: &'b [u8], csum: Csum) -> usize {
         let start = self.start;
@@ -418,8 +420,12 @@ impl State {
     /// without a field for it.
     #[cold]
     fn split_as_is(&mut self, packet: &mut Packet<Lent>, reason: Refusal) -> Result<usize, Refusal> {
-        let is_foreign = matches!(reason, Refusal::Transport | Refusal::Fragment);
-        if !is_foreign || packet.offload.unit != Unit::Whole(Csum::Partial) {
+        // Behind more headers than are parsed, or with wrong lengths, TCP and UDP have a field, too.
+        let is_foreign = matches!(packet.layout.stop(), Stop::Protocol | Stop::Fragment);
+        if !is_foreign
+            || !matches!(reason, Refusal::Transport | Refusal::Fragment)
+            || packet.offload.unit != Unit::Whole(Csum::Partial)
+        {
             return Err(reason);
         }
         packet.offload.unit = Unit::Whole(Csum::Unknown);
