@@ -1,7 +1,7 @@
 //! The client of the control socket: it finds the sockets of this user, sends one request and reads the answer.
 
 use std::fs;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ pub struct Found {
 /// Requests the state of every instance that this user can see, of all at the same time. A socket without a listener is
 /// no failure.
 pub fn all() -> Found {
-    let mut found = Found::default();
+    let (mut found, mut closing) = (Found::default(), Vec::new());
     let sockets = sockets();
     let paths: Vec<&Path> = sockets.iter().map(|(_, path)| path.as_path()).collect();
     let answers = talk_to_all(&paths, &Request::Get(Topic::Stat).line(), ANSWER_TIME);
@@ -51,10 +51,17 @@ pub fn all() -> Found {
         match answer.and_then(|answer| Ok(instance(Response::parse(&answer)?)?)) {
             Ok(instance) => found.instances.push(instance),
             Err(error) if is_dead(&error) => {}
-            Err(error) => found.failed.push((name.clone(), failure(name, path, &error))),
+            Err(error) => {
+                if matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::InvalidData) {
+                    closing.push(name);
+                }
+                found.failed.push((name.clone(), failure(name, path, &error)));
+            }
         }
     }
-    found.failed.retain(|(name, _)| !found.instances.iter().any(|one| is_guest(one, name)));
+    // A guest's port closes what is no front end; what does not answer at all is an instance.
+    let is_closing = |name: &String| closing.contains(&name);
+    found.failed.retain(|(name, _)| !is_closing(name) || !found.instances.iter().any(|one| is_guest(one, name)));
     found.instances.sort_by(|a, b| a.name.cmp(&b.name));
     found
 }
