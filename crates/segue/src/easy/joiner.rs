@@ -223,9 +223,9 @@ impl<'b> Batch<'_, 'b> {
 
     /// Takes a packet with the given state of its checksum: [`Csum::Partial`] if it is owed and the field primed
     /// ([`gso::prime`]), as from a stack that leaves checksums to its device; [`Csum::Verified`] if it was checked. A
-    /// packet of another protocol than TCP and UDP, such as ICMP, and a fragment owe nothing that a device completes, and
-    /// are passed on as they are: a checksum of SCTP must be right. TCP and UDP behind more headers than are parsed, or
-    /// with wrong lengths, are refused.
+    /// packet of another protocol than TCP and UDP, such as ICMP, and a fragment owe nothing that a device completes,
+    /// and are passed on as they are: a checksum of SCTP must be right. TCP and UDP behind more headers than are
+    /// parsed, or with wrong lengths, are refused.
     #[inline]
     pub fn push_with(&mut self, packet: &'b [u8], csum: Csum) -> usize {
         let start = self.start;
