@@ -262,6 +262,8 @@ fn the_paths_agree_after_other_rules_were_taken() {
             (lens, format!("{:?}", gro.stats()))
         };
         let config = Config { profile: before, ..Config::default() };
-        assert_eq!(run(Gro::new(config)), run(Gro::slow_path_only(config)), "{before:?}, then {after:?}");
+        let expected = run(Gro::new(Config { profile: after, ..config }));
+        assert_eq!(run(Gro::new(config)), expected, "{before:?}, then {after:?}");
+        assert_eq!(run(Gro::slow_path_only(config)), expected, "{before:?}, then {after:?}");
     }
 }

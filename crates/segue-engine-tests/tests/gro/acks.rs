@@ -334,6 +334,31 @@ fn three_duplicates_in_three_rounds_are_three_duplicates() {
     assert_eq!(gro.stats().alone.of(RefusalReason::AckDuplicate), 3);
 }
 
+/// Tests that the last acknowledgments are known as long as they may collapse, also while other limits are taken.
+#[test]
+fn acknowledgments_collapse_from_when_they_may_and_the_last_ones_stay_known_under_other_limits() {
+    let lro = Config { profile: Profile::Lro, acks: true, ..Config::default() };
+    let (mut gro, mut pool, mut sender) = (Gro::new(Config { acks: false, ..lro }), Pool::new(8), tcp4());
+    let mut swallowed = |gro: &mut Gro<Vec<u8>>| {
+        for bytes in moving(&mut sender, 3) {
+            let mut packet = pool.take();
+            packet.load(Frag::all(bytes), Start::Ip, &Tunnels::NONE);
+            gro.push(packet, Nanos(0), &mut pool);
+        }
+        gro.flush();
+        gro.stats().swallowed
+    };
+    assert_eq!(swallowed(&mut gro), 0);
+    gro.reconfigure(lro);
+    assert_eq!(swallowed(&mut gro), 1, "the first one stays alone");
+    gro.reconfigure(Config { max_packets: 7, ..lro });
+    assert_eq!(swallowed(&mut gro), 3, "no first one");
+    gro.reconfigure(Config { acks: false, ..lro });
+    assert_eq!(swallowed(&mut gro), 3);
+    gro.reconfigure(lro);
+    assert_eq!(swallowed(&mut gro), 4, "the first one stays alone again");
+}
+
 #[test]
 fn acks_with_wrong_checksums_are_not_aggregated() {
     for bad in 0..5 {

@@ -77,9 +77,19 @@ impl Stream {
         outcome
     }
 
-    /// Runs the stream; also returns the bytes that leave, in order.
+    /// Runs the stream over both paths, which must agree; also returns the bytes that leave, in order.
     pub(crate) fn run_unchecked(&self) -> (Outcome, Vec<Vec<u8>>) {
-        let mut gro = Gro::new(self.config);
+        let (outcome, left) = self.run_through(Gro::new(self.config));
+        let (slow, slow_left) = self.run_through(Gro::slow_path_only(self.config));
+        assert_eq!(format!("{:?}", outcome.stats), format!("{:?}", slow.stats), "on the slow path");
+        assert!((&outcome.sizes, &left) == (&slow.sizes, &slow_left), "{:?}, {:?}", outcome.sizes, slow.sizes);
+        let offloads = |outcome: &Outcome| outcome.trains.iter().map(|train| train.offload).collect::<Vec<_>>();
+        assert_eq!(offloads(&outcome), offloads(&slow), "on the slow path");
+        (outcome, left)
+    }
+
+    /// Runs the stream through one engine; also returns the bytes that leave, in order.
+    fn run_through(&self, mut gro: Gro<Vec<u8>>) -> (Outcome, Vec<Vec<u8>>) {
         let mut pool = Pool::new(16);
         let (mut sizes, mut trains, mut left) = (Vec::new(), Vec::new(), Vec::new());
         let mut now = Nanos(0);

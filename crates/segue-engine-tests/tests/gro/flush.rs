@@ -223,9 +223,10 @@ fn other_limits_begin_with_the_next_packet_and_what_is_held_comes_out_first() {
     (0..5).for_each(|_| push(&mut gro));
     assert_eq!((sizes(&mut gro), gro.held()), (vec![200, 200], 1));
     assert_eq!(gro.stats().packets, 8, "what was counted stays");
-    // No configuration may be accepted here that a new engine would not accept.
-    gro.reconfigure(Config { max_packets: usize::MAX, acks: true, ..Config::default() });
-    assert_eq!((gro.config().max_packets, gro.config().acks), (65_535, false));
+    // No configuration may be accepted here that a new engine would not accept, and the table keeps its size.
+    gro.reconfigure(Config { max_packets: usize::MAX, max_flows: 7, acks: true, ..Config::default() });
+    let Config { max_packets, max_flows, acks, .. } = *gro.config();
+    assert_eq!((max_packets, max_flows, acks), (65_535, 256, false));
 }
 
 #[test]

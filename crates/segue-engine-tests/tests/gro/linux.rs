@@ -145,6 +145,9 @@ fn cwr_on_every_segment_joins_from_7_on_and_stays_on_every_segment() {
     let outcome = stream([0x80; 3]).profile(V7).joins();
     let Unit::Train { gso, .. } = outcome.trains[0].offload.unit else { panic!("a train") };
     assert_eq!(gso.fixed_ids, Gso::CWR);
+    let outcome = stream([0; 3]).profile(V7).joins();
+    let Unit::Train { gso, .. } = outcome.trains[0].offload.unit else { panic!("a train") };
+    assert_eq!(gso.fixed_ids, 0, "no segment has it");
     for profile in [V6_12, V6_18] {
         assert_eq!(stream([0x80; 3]).profile(profile).gives(&[1, 1, 1]).stats.mismatches.of(Mismatch::Cwr), 2);
     }

@@ -329,3 +329,11 @@ pub(crate) fn lengthen(bytes: &mut [u8], more: u16) {
     ipv4_checksum(bytes, 0);
     outer_checksum(bytes);
 }
+
+#[test]
+fn segments_of_eight_bytes_with_a_pending_checksum_join() {
+    let mut sender = tcp4();
+    let primed = [8, 8].map(|len| segue_testkit::build::prime(&sender.send(len, 0).bytes()).unwrap());
+    let stream = Stream::new(primed).unit(0, Unit::Whole(Csum::Partial)).unit(1, Unit::Whole(Csum::Partial));
+    stream.gives(&[2]).counts(&[], &[(Flush::PollEnd, 1)], &[]);
+}

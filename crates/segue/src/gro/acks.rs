@@ -346,4 +346,24 @@ mod tests {
         assert_eq!(memory.judge(flow(2), &ack(4)), Ok(()));
         assert_eq!(Memory::new(0).judge(1, &ack(1)), Err(RefusalReason::AckFirst));
     }
+
+    /// Tests that the first acknowledgment of a flow is the only one that data before it keeps.
+    #[test]
+    fn the_second_acknowledgment_after_data_may_be_swallowed() {
+        let mut memory = Memory::new(1);
+        memory.other(7, &segment(tcp::ACK | tcp::PSH, 1000, 500), true);
+        assert_eq!(memory.judge(7, &segment(tcp::ACK, 1001, 500)), Err(RefusalReason::AckFirst));
+        assert_eq!(memory.judge(7, &segment(tcp::ACK, 1002, 500)), Ok(()));
+    }
+
+    /// Tests that another segment that is refused does not say the scale of the window: 0 without the option.
+    #[test]
+    fn the_scale_of_the_window_is_said_by_a_syn_alone() {
+        for (flags, expected) in [(tcp::ECE, RefusalReason::AckWindow), (tcp::SYN, RefusalReason::AckFirst)] {
+            let mut memory = Memory::new(1);
+            assert_eq!(memory.judge(7, &segment(tcp::ACK, 1000, 500)), Err(RefusalReason::AckFirst));
+            assert_eq!(memory.judge(7, &segment(tcp::ACK | flags, 1001, 500)), Err(RefusalReason::AckFlags));
+            assert_eq!(memory.judge(7, &segment(tcp::ACK, 1003, 499)), Err(expected), "{flags:#x}");
+        }
+    }
 }

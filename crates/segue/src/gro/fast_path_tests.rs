@@ -1,6 +1,8 @@
 //! Tests that packets of known forms take the fast path, which is invisible in their output: the slow path gives the
 //! same.
 
+use core::slice;
+
 use segue_testkit::build::{self, Ethernet, Ip, L4, Packet as Built, Tcp, Udp, V4, V6};
 
 use super::form::{FormId, Forms};
@@ -9,6 +11,7 @@ use super::ready::Ready;
 use super::rules::Masks;
 use super::table::{FrameMatch, Lookup};
 use super::*;
+use crate::gso::MIN_TCP_SIZE;
 use crate::hash::Key;
 use crate::packet::{Csum, Frag, HEAD_BLOCK, Packet, Pool, Start, Tunnels};
 use crate::time::Nanos;
@@ -417,5 +420,193 @@ fn the_hash_of_a_flow_is_that_of_its_parts_in_each_form_of_the_function() {
         });
         packet.load(Frag::all(options), shape.start(), &Tunnels::NONE);
         assert_eq!(hasher.of(&packet, &FlowKey::of(&packet).unwrap()), expected, "extension headers do not matter");
+    }
+}
+
+/// Tests that a first frame is held if one more byte and one more packet have room, whatever is in front of IP.
+#[test]
+fn a_first_frame_is_held_where_a_byte_and_a_packet_more_have_room() {
+    for (shape, profile) in shapes().flat_map(|shape| PROFILES.map(|profile| (shape, profile))) {
+        for state in [Csum::Unknown, Csum::Verified, Csum::Partial] {
+            let bytes = shape.frame(0, state, |_| ());
+            let len = bytes.len() - L3[shape.link];
+            for (max_bytes, most, held) in
+                [(len + 1, 2, 1), (len, 2, 0), (len + 1, 1, 0), (65_535, 2, 1), (65_535, 1, 0)]
+            {
+                let config =
+                    Config { profile, max_bytes, max_packets: most, max_udp_packets: most, ..Config::default() };
+                let mut gro = Gro::new(config);
+                let what = format!("{shape:?} {profile:?} {state:?} {max_bytes} {most}");
+                assert_eq!(push(&mut gro, shape.start(), state, slice::from_ref(&bytes)).0, 0, "{what}");
+                assert_eq!((gro.held(), gro.stats.flushes.of(Flush::Full)), (held, 1 - held as u64), "{what}");
+            }
+        }
+    }
+}
+
+/// Tests that a byte of payload is enough, except for TCP whose checksum is pending: that needs as much as the least
+/// segment of a train from outside has.
+#[test]
+fn the_least_payload_that_may_begin_a_train_takes_the_fast_path() {
+    for (shape, profile) in shapes().flat_map(|shape| PROFILES.map(|profile| (shape, profile))) {
+        for state in [Csum::Unknown, Csum::Verified, Csum::Partial] {
+            let is_bounded = shape.is_tcp && state == Csum::Partial;
+            let least = if is_bounded { usize::from(MIN_TCP_SIZE) } else { 1 };
+            let first = |size| {
+                let mut gro = gro(profile);
+                let bytes = shape.frame(0, state, |plan| len(plan, size));
+                (push(&mut gro, shape.start(), state, &[bytes]).0, gro.held(), gro.stats.alone.of(RefusalReason::Tiny))
+            };
+            assert_eq!(first(least), (0, 1, 0), "{shape:?} {profile:?} {state:?}");
+            if is_bounded {
+                assert_eq!(first(least - 1), (1, 0, 1), "{shape:?} {profile:?}");
+            }
+        }
+    }
+}
+
+/// Tests that of a full train of TCP only the last segment is more than expected, and the second one if the
+/// identification stays the same.
+#[test]
+fn only_the_last_segment_of_a_full_train_is_judged_field_by_field() {
+    const MOST: usize = 5;
+    for (shape, is_fixed) in shapes().flat_map(|shape| [(shape, false), (shape, true)]) {
+        for state in [Csum::Unknown, Csum::Verified] {
+            let mut gro = Gro::new(Config { max_packets: MOST, max_udp_packets: MOST, ..Config::default() });
+            let frames: Vec<_> = (0..MOST)
+                .map(|number| {
+                    shape.frame(number, state, |plan| {
+                        if let (true, Ip::V4(ip)) = (is_fixed, &mut plan.ip) {
+                            ip.id = 7;
+                        }
+                    })
+                })
+                .collect();
+            let judged = match shape.is_tcp {
+                true => 1 + usize::from(is_fixed && !shape.is_v6),
+                false => MOST,
+            };
+            let what = format!("{shape:?} {is_fixed} {state:?}");
+            assert_eq!(push(&mut gro, shape.start(), state, &frames), (0, judged), "{what}");
+            let counts = (gro.held(), gro.stats.flushes.of(Flush::Full), gro.stats.segments);
+            assert_eq!(counts, (0, 1, MOST as u64), "{what}");
+        }
+    }
+}
+
+#[test]
+fn frames_continue_a_train_whose_first_segment_was_parsed() {
+    for shape in shapes().filter(|shape| shape.is_tcp) {
+        let (mut gro, mut pool) = (gro(Profile::Strict), Pool::new(8));
+        let mut packet = pool.take();
+        packet.load(Frag::all(shape.frame(0, Csum::Unknown, |_| ())), shape.start(), &Tunnels::NONE);
+        gro.push(packet, Nanos(1), &mut pool);
+        let frames: Vec<_> = (1..5).map(|number| shape.frame(number, Csum::Unknown, |_| ())).collect();
+        assert_eq!(push(&mut gro, shape.start(), Csum::Unknown, &frames), (0, 0), "{shape:?}");
+        gro.flush();
+        assert_eq!((gro.stats.trains, gro.stats.segments), (1, 5), "{shape:?}");
+    }
+}
+
+/// Tests that a parsed packet is compared with a first segment that is still a frame, and that this one leaves as a
+/// frame if the packet is larger.
+#[test]
+fn a_parsed_packet_continues_a_first_segment_that_is_still_a_frame() {
+    for shape in shapes().filter(|shape| shape.is_tcp) {
+        for (size, is_larger) in [(SIZE - 40, false), (SIZE, false), (SIZE + 1, true)] {
+            let (mut gro, mut pool) = (gro(Profile::Strict), Pool::new(8));
+            push(&mut gro, shape.start(), Csum::Unknown, &[shape.frame(0, Csum::Unknown, |_| ())]);
+            let mut packet = pool.take();
+            let bytes = shape.frame(1, Csum::Unknown, |plan| len(plan, size));
+            packet.load(Frag::all(bytes), shape.start(), &Tunnels::NONE);
+            gro.push(packet, Nanos(1), &mut pool);
+            let what = format!("{shape:?} {size}");
+            assert_eq!((gro.effort, gro.stats.mismatches.total()), ((0, 1), u64::from(is_larger)), "{what}");
+            assert_eq!(gro.stats.mismatches.of(Mismatch::Larger), u64::from(is_larger), "{what}");
+            assert_eq!(matches!(gro.ready.front(), Some(Ready::First(_))), is_larger, "{what}");
+            gro.flush();
+            assert_eq!(gro.stats.segments, if is_larger { 0 } else { 2 }, "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_frame_whose_checksum_is_called_bad_or_absent_stays_alone_though_it_is_right() {
+    for shape in shapes() {
+        for (csum, why) in [(Csum::Bad, RefusalReason::BadChecksum), (Csum::Absent, RefusalReason::NoChecksum)] {
+            let mut gro = gro(Profile::Strict);
+            push(&mut gro, shape.start(), Csum::Unknown, &[shape.frame(0, Csum::Unknown, |_| ())]);
+            let odd = [1, 2].map(|number| shape.frame(number, Csum::Unknown, |_| ()));
+            // The second of them has no train of its flow.
+            assert_eq!(push(&mut gro, shape.start(), csum, &odd).0, 2, "{shape:?} {csum:?}");
+            let counts = (gro.stats.alone.of(why), gro.stats.flushes.of(Flush::Order), gro.held());
+            assert_eq!(counts, (2, 1, 0), "{shape:?} {csum:?}");
+        }
+    }
+}
+
+#[test]
+fn a_pending_checksum_and_a_complete_one_share_no_train() {
+    for shape in shapes() {
+        for (first, second) in [(Csum::Partial, Csum::Unknown), (Csum::Unknown, Csum::Partial)] {
+            let mut gro = gro(Profile::Strict);
+            let frames: Vec<_> = (0..2).map(|number| shape.frame(number, first, |_| ())).collect();
+            push(&mut gro, shape.start(), first, &frames);
+            push(&mut gro, shape.start(), second, &[shape.frame(2, second, |_| ())]);
+            let counts = (gro.stats.mismatches.of(Mismatch::ChecksumKind), gro.held(), gro.held_packets());
+            assert_eq!(counts, (1, 1, 1), "{shape:?} {first:?} {second:?}");
+        }
+    }
+}
+
+/// Tests that a difference in the headers is named before one in the sequence number, and that the first segment leaves
+/// as the frame that it was.
+#[test]
+fn a_gap_has_the_name_of_what_else_differs_in_the_headers() {
+    for shape in shapes().filter(|shape| shape.is_tcp) {
+        let other = [(10, shape.options.to_vec(), Mismatch::Window), (9, vec![1; 8], Mismatch::Headers)];
+        for (window, options, mismatch) in other {
+            let mut gro = gro(Profile::Strict);
+            let second = shape.frame(1, Csum::Unknown, |plan| {
+                tcp(plan, |tcp| (tcp.seq, tcp.window, tcp.options) = (tcp.seq + 1, window, options));
+            });
+            let frames = [shape.frame(0, Csum::Unknown, |_| ()), second];
+            assert_eq!(push(&mut gro, shape.start(), Csum::Unknown, &frames).0, 0, "{shape:?} {mismatch:?}");
+            assert_eq!((gro.stats.mismatches.of(mismatch), gro.held()), (1, 1), "{shape:?} {mismatch:?}");
+            assert!(matches!(gro.ready.front(), Some(Ready::First(_))), "{shape:?} {mismatch:?}");
+        }
+    }
+}
+
+#[test]
+fn a_lost_segment_is_a_gap_although_the_identification_jumps_too() {
+    for (shape, before) in shapes().filter(|shape| shape.is_tcp).flat_map(|shape| [(shape, 1), (shape, 3)]) {
+        for state in [Csum::Unknown, Csum::Partial] {
+            let mut gro = gro(Profile::Strict);
+            let numbers = (0..before).chain([before + 1]);
+            let frames: Vec<_> = numbers.map(|number| shape.frame(number, state, |_| ())).collect();
+            assert_eq!(push(&mut gro, shape.start(), state, &frames).0, 0, "{shape:?} {before} {state:?}");
+            assert_eq!(gro.stats.mismatches.of(Mismatch::Sequence), 1, "{shape:?} {before} {state:?}");
+        }
+    }
+}
+
+#[test]
+fn only_an_exact_packet_without_other_headers_has_a_form() {
+    let forms = Forms::new(&Masks::new(Profile::Strict));
+    for shape in shapes() {
+        let of = |bytes: Vec<u8>| {
+            let mut packet = Packet::default();
+            packet.load(Frag::all(bytes), shape.start(), &Tunnels::NONE);
+            forms.of(&packet)
+        };
+        let frame = |change: fn(&mut Plan)| shape.frame(0, Csum::Unknown, change);
+        assert!(of(frame(|_| ())).is_some(), "{shape:?}");
+        assert_eq!(of([frame(|_| ()), vec![0]].concat()), None, "{shape:?}, padded");
+        let longer = frame(|plan| match &mut plan.ip {
+            Ip::V4(ip) => ip.options = vec![1; 4],
+            Ip::V6(ip) => ip.extensions = vec![(60, vec![1, 4, 0, 0, 0, 0])],
+        });
+        assert_eq!(of(longer), None, "{shape:?}, with options or extension headers");
     }
 }

@@ -62,6 +62,7 @@ mod tests {
             (&stamped, 101, Some((20, 5)), Ok(())),
             (&stamped, 101, Some((21, 6)), Ok(())),
             (&stamped, 101, Some((19, 5)), Err(Mismatch::Options)),
+            (&stamped, 101, Some((10, 5)), Err(Mismatch::Options)),
             (&stamped, 101, Some((20, 4)), Err(Mismatch::Options)),
             (&stamped, 101, Some((21, 0)), Err(Mismatch::Options)),
             (&stamped, 99, Some((21, 6)), Err(Mismatch::AckNumber)),

@@ -185,9 +185,13 @@ impl<B: AsRef<[u8]>> Gro<B> {
 
 #[cfg(test)]
 mod tests {
+    use segue_testkit::build::{Ip, L4, Packet as Built, Tcp, V4};
+
     use super::*;
     use crate::checksum::{Field, Sum};
     use crate::gro::{Config, Profile};
+    use crate::packet::{Frag, Frame, Pool};
+    use crate::time::Nanos;
     use crate::wire::write_u16;
 
     /// Least length of a segment without payload of TCP over IPv4.
@@ -284,5 +288,79 @@ mod tests {
         };
         assert!(!found(&gro(Profile::Strict), ones, Csum::Unknown));
         assert!(found(&gro(Profile::linux()), ones, Csum::Unknown));
+    }
+    /// Pushes a frame into an engine of its own. Returns how many of its packets stayed alone for this reason, and how
+    /// many took the slow path.
+    fn refused(bytes: Vec<u8>, (start, csum): (Start, Csum), why: RefusalReason) -> (u64, usize) {
+        let mut gro = gro(Profile::Strict);
+        gro.push_frame(Frame { bytes: Frag::all(bytes), start, csum }, Nanos(1), &mut Pool::new(1));
+        (gro.stats.alone.of(why), gro.effort.0)
+    }
+
+    /// Tests that a frame which looks like one that can join nothing, and is none, is judged by the parser: each has
+    /// the reason that the slow path has.
+    #[test]
+    fn what_only_looks_like_a_frame_that_can_join_nothing_has_the_reason_of_the_slow_path() {
+        let bare = (Start::Ip, Csum::Unknown);
+        let framed = (Start::Ethernet, Csum::Unknown);
+        let typed = |kind: u16, mut bytes: Vec<u8>| {
+            write_u16(&mut bytes, ethernet::TYPE, kind);
+            bytes
+        };
+        // What is no IPv4 by its type is none, whatever its bytes are.
+        let other = typed(0x88b5, segment(ethernet::LEN, 0, |_| ()));
+        assert_eq!(refused(other, framed, RefusalReason::Protocol), (1, 0));
+        let usual = typed(ethertype::IPV4, segment(ethernet::LEN, 0, |_| ()));
+        assert_eq!(refused(usual, framed, RefusalReason::NoPayload), (1, 0));
+        // An IPv4 header of four words, and IPv6 of version 7.
+        let short = segment(0, 0, |ip| (ip[ipv4::VERSION_IHL], ip[ipv4::PROTOCOL]) = (0x44, protocol::ICMP));
+        assert_eq!(refused(short, bare, RefusalReason::Malformed), (1, 1));
+        let mut seven = typed(ethertype::IPV6, vec![0; ethernet::LEN + ipv6::LEN + 8]);
+        (seven[ethernet::LEN], seven[ethernet::LEN + ipv6::NEXT_HEADER]) = (0x70, protocol::ICMPV6);
+        write_u16(&mut seven, ethernet::LEN + ipv6::PAYLOAD_LEN, 8);
+        assert_eq!(refused(seven, framed, RefusalReason::Malformed), (1, 1));
+        // The longest IPv6 packet, and a byte behind it.
+        for (padding, parsed) in [(0, 0), (1, 1)] {
+            let mut long = vec![0; ipv6::LEN + ipv6::MAX_PAYLOAD_LEN + padding];
+            (long[0], long[ipv6::NEXT_HEADER]) = (0x60, protocol::ICMPV6);
+            write_u16(&mut long, ipv6::PAYLOAD_LEN, 0xffff);
+            assert_eq!(refused(long, bare, RefusalReason::Protocol), (1, parsed), "{padding}");
+        }
+        // A header of TCP that is too short, a checksum that is known to be wrong, and one of IPv4 that is.
+        let offset = segment(0, 0, |ip| ip[ipv4::MIN_LEN + tcp::OFFSET] = 0x40);
+        assert_eq!(refused(offset, bare, RefusalReason::Malformed), (1, 1));
+        let bad = (Start::Ip, Csum::Bad);
+        assert_eq!(refused(segment(0, 0, |_| ()), bad, RefusalReason::BadChecksum), (1, 1));
+        let mut wrong = segment(0, 0, |_| ());
+        wrong[ipv4::CHECKSUM + 1] ^= 1;
+        assert_eq!(refused(wrong, bare, RefusalReason::IpChecksum), (1, 1));
+        // A datagram without payload, and bytes behind it in the same packet.
+        let datagram = segment(0, 0, |ip| {
+            ip[ipv4::PROTOCOL] = protocol::UDP;
+            write_u16(ip, ipv4::MIN_LEN + udp::LENGTH, udp::LEN as u16);
+            write_u16(ip, ipv4::MIN_LEN + udp::CHECKSUM, 1);
+        });
+        assert_eq!(refused(datagram, bare, RefusalReason::Padding), (1, 1));
+        // Numbers of extension headers of IPv6 are other protocols over IPv4.
+        for number in [protocol::HOP_BY_HOP, protocol::ROUTING, protocol::DESTINATION] {
+            let bytes = segment(0, 0, |ip| ip[ipv4::PROTOCOL] = number);
+            assert_eq!(refused(bytes, bare, RefusalReason::Protocol), (1, 0), "{number}");
+        }
+    }
+
+    /// Tests that a short fragment is not even parsed where its flow is held, all of which leaves before it.
+    #[test]
+    fn a_short_fragment_of_a_held_flow_leaves_without_being_parsed() {
+        let mut gro = gro(Profile::Strict);
+        for (seq, fragment) in [(1, None), (61, Some((0, true)))] {
+            let (flags, options) = (0x10, Vec::new());
+            let tcp = Tcp { src_port: 1, dst_port: 80, seq, ack: 1, flags, window: 9, urgent: 0, options };
+            let ip = Ip::V4(V4 { df: false, fragment, ..V4::new(1, 1, 2) });
+            let bytes = Built { ip, l4: L4::Tcp(tcp), data: vec![1; 60] }.bytes();
+            let frame = Frame { bytes: Frag::all(bytes), start: Start::Ip, csum: Csum::Verified };
+            gro.push_frame(frame, Nanos(1), &mut Pool::new(1));
+        }
+        assert_eq!((gro.stats.alone.of(RefusalReason::Fragment), gro.effort), (1, (0, 0)));
+        assert_eq!((gro.held(), gro.stats.flushes.of(Flush::Order)), (0, 1));
     }
 }

@@ -278,6 +278,7 @@ mod tests {
         gro.expire(Nanos(14));
         assert_eq!((gro.held(), gro.has_ready()), (2, false));
         gro.expire(Nanos(15));
+        assert!(gro.has_ready());
         assert_eq!((gro.held(), gro.held_packets(), gro.deadline()), (0, 0, None));
         let mut gro: Gro<Vec<u8>> = Gro::new(Config::default());
         push_two(&mut gro, Nanos(5));

@@ -11,13 +11,16 @@ use super::rules::Masks;
 use super::rules::{self, VARYING};
 use super::table::{ExpectedNext, Found, Held, HeldKind, MatchKey, Slot, Table, left};
 use super::tunnel_form::TunnelFormId;
-use super::verify::is_sum_good;
+use super::verify::{is_right_end, is_sum_good};
 use super::*;
 use crate::checksum::{Field, Sum};
 use crate::easy::Joiner;
 use crate::gso::Limits;
 use crate::hash::Key;
-use crate::packet::{Csum, Frag, Kind, Layout, Packet, Start, Stop, Tunnels};
+use crate::packet::{
+    Csum, Frag, Gso, GsoKind, Kind, Layer, LayerCsum, Layout, Packet, Pool, Remote, Start, Stop, TrainCsum, Tunnels,
+    Unit,
+};
 use crate::time::Nanos;
 use crate::virtio::{Form, TUN_OFFLOADS};
 
@@ -135,6 +138,26 @@ fn the_key_is_that_of_the_flow_and_of_nothing_else() {
     assert_eq!(of(b"E".to_vec(), Start::Ip), Err(RefusalReason::Malformed));
 }
 
+/// Tests that neither of two keys is that of the other's packet if one is the beginning of the other: here of a
+/// datagram that is looked into or not.
+#[test]
+fn a_key_that_begins_as_another_one_is_of_another_flow() {
+    let load = |tunnels: &Tunnels| {
+        let udp = |dst_port| Udp { src_port: 1, dst_port, checksum: true };
+        let inner = Built { ip: Ip::V4(V4::new(1, 1, 2)), l4: L4::Udp(udp(2)), data: vec![3; 9] }.bytes();
+        let shim = Some((udp(6080), Shim::Gue(None)));
+        let tunnel = Tunnel { ip: Ip::V4(V4::new(0, 1, 2)), udp: shim, gre: None, ethernet: None };
+        let mut packet = Packet::default();
+        packet.load(Frag::all(tunnel.wrap(&inner)), Start::Ip, tunnels);
+        packet
+    };
+    let (outside, inside) = (load(&Tunnels::NONE), load(&Tunnels::NONE.with_gue(6080)));
+    let (short, long) = (FlowKey::of(&outside).unwrap(), FlowKey::of(&inside).unwrap());
+    assert!(long.bytes().starts_with(short.bytes()) && short.bytes().len() < long.bytes().len());
+    assert_eq!((short.is_of(&outside), short.is_of(&inside)), (true, false));
+    assert_eq!((long.is_of(&outside), long.is_of(&inside)), (false, true));
+}
+
 #[test]
 fn a_mask_leaves_out_what_varies_and_nothing_else() {
     let packet = packet(1);
@@ -159,6 +182,10 @@ fn a_mask_leaves_out_what_varies_and_nothing_else() {
         let mut other = packet.head.clone();
         (other.bytes_mut()[8], other.bytes_mut()[12]) = (other.bytes()[8] ^ 1, other.bytes()[12] ^ 1);
         assert_eq!(differ(packet.head.bytes(), other.bytes()), Some(8), "TTL and source address");
+        let (head, mask) = (packet.head.bytes(), masks.all(&packet.layout, packet.head.bytes()));
+        assert_eq!(differ(head, &head[..head.len() - 1]), Some(usize::MAX), "one byte less, and all others equal");
+        let inverted: Vec<u8> = head.iter().zip(&mask).map(|(byte, mask)| byte ^ mask).collect();
+        assert_eq!(differ(head, &inverted), Some(0), "every bit that counts is another");
     }
 }
 
@@ -265,6 +292,7 @@ fn a_segment_that_joins_closes_the_train_where_none_can_follow() {
         (9, 999, 8, 40, 0x18, false, Some(Flush::Push)),
         (9, 999, 8, 40, 0x11, false, Some(Flush::Fin)),
         (9, 999, 8, 39, 0x19, false, Some(Flush::Fin)),
+        (9, 999, 8, 40, 0x09, false, Some(Flush::Fin)),
         (9, 999, 8, 40, 0x50, false, None),
         (2, 999, 1, 40, 0x10, false, Some(Flush::Full)),
         (3, 999, 2, 40, 0x10, false, None),
@@ -333,5 +361,125 @@ fn datagrams_without_a_checksum_are_not_joined_even_if_they_are_called_verified(
                 assert!(batch.pop().is_none());
             }
         }
+    }
+}
+
+/// Tests that a segment begins or ends a connection by SYN, FIN or RST, and only if its checksum is right or was
+/// checked.
+#[test]
+fn a_right_segment_with_syn_fin_or_rst_begins_or_ends_a_connection_and_no_other_one() {
+    for (flags, is_end) in [
+        (0x00, false),
+        (0x10, false),
+        (0x18, false),
+        (0x30, false),
+        (0x11, true),
+        (0x12, true),
+        (0x14, true),
+        (0x07, true),
+    ] {
+        let (src_port, dst_port, options) = (1, 80, Vec::new());
+        let tcp = Tcp { src_port, dst_port, seq: 1, ack: 1, flags, window: 1, urgent: 0, options };
+        let bytes = Built { ip: Ip::V4(V4::new(1, 1, 2)), l4: L4::Tcp(tcp), data: vec![1; 40] }.bytes();
+        let is_right = |bytes: &[u8], unit: Unit| {
+            let mut packet = Packet::default();
+            packet.load(Frag::all(bytes.to_vec()), Start::Ip, &Tunnels::NONE);
+            packet.offload.unit = unit;
+            let (_, header) = packet.transport().expect("it has one");
+            is_right_end(&packet, header)
+        };
+        let train = Unit::Train { csum: TrainCsum::Stale, gso: Gso { kind: GsoKind::Tcp, size: 20, fixed_ids: 0 } };
+        let whole = [Csum::Unknown, Csum::Verified, Csum::Partial, Csum::Complete(Sum::of(&bytes))].map(Unit::Whole);
+        for unit in whole.into_iter().chain([train]) {
+            assert_eq!(is_right(&bytes, unit), is_end, "{flags:#x} {unit:?}");
+        }
+        for csum in [Csum::Bad, Csum::Absent] {
+            assert!(!is_right(&bytes, Unit::Whole(csum)), "{flags:#x} {csum:?}");
+        }
+        let mut wrong = bytes;
+        *wrong.last_mut().expect("it has payload") ^= 1;
+        assert!(!is_right(&wrong, Unit::Whole(Csum::Unknown)), "{flags:#x}");
+    }
+}
+
+/// Tests that a header that is shorter than its kind is malformed, whatever stands around it.
+#[test]
+fn a_header_that_is_shorter_than_its_kind_keeps_a_packet_alone() {
+    let head = packet(1).head.bytes().to_vec();
+    let (ip, tcp) = head.split_at(20);
+    let judge = |packet: &Packet<Vec<u8>>| rules::gate(packet, &Config::default());
+    type Headers<'a> = &'a [(Kind, usize)];
+    // In front of a packet.
+    let fronts: [(Vec<u8>, Headers<'_>); 4] = [
+        (vec![0; 16], &[(Kind::Ethernet, 14), (Kind::Vlan, 2)]),
+        (vec![0; 18], &[(Kind::Ipv4, 18)]),
+        (vec![0; 38], &[(Kind::Ipv6, 38)]),
+        ([ip, &[0; 6]].concat(), &[(Kind::Ipv4, 20), (Kind::Udp, 6)]),
+    ];
+    for (front, headers) in fronts {
+        let mut packet = packet(1);
+        packet.head.push_front(front.len()).unwrap().copy_from_slice(&front);
+        let mut outer = Layout::empty(Stop::Protocol);
+        assert!(headers.iter().all(|&(kind, len)| outer.push(kind, len)) && packet.layout.prepend(&outer));
+        assert!(outer.ip_levels() == 0 || packet.offload.push_outer(Layer::NONE));
+        assert_eq!(judge(&packet), Err(RefusalReason::Malformed), "{headers:?}");
+    }
+    // Behind its transport header, where each looks like a tunnel.
+    let backs: [(Vec<u8>, Headers<'_>); 2] = [
+        ([&[0; 2][..], tcp].concat(), &[(Kind::Gre, 2), (Kind::Tcp, 20)]),
+        ([ip, &tcp[..18]].concat(), &[(Kind::Ipv4, 20), (Kind::Tcp, 18)]),
+    ];
+    for (back, headers) in backs {
+        let mut packet = packet(1);
+        packet.head.set(&[&head[..], &back].concat());
+        assert!(headers.iter().all(|&(kind, len)| packet.layout.push(kind, len)));
+        assert!(packet.layout.ip_levels() == 1 || packet.offload.push_outer(Layer::NONE));
+        assert_eq!(judge(&packet), Err(RefusalReason::Malformed), "{headers:?}");
+    }
+}
+
+/// Tests that a GRE checksum of all ones is refused only where splitting has to restore it.
+#[test]
+fn a_gre_checksum_of_all_ones_stays_alone_where_it_has_to_be_restored() {
+    let inner = [packet(1).head.bytes(), &[1; 40]].concat();
+    let gre = Some(Gre { checksum: true, ..Gre::default() });
+    let mut bytes = Tunnel { ip: Ip::V4(V4::new(0, 1, 2)), udp: None, gre, ethernet: None }.wrap(&inner);
+    // Behind 20 bytes of IPv4 and 4 of GRE. The gate does not sum it.
+    bytes[24..26].fill(0xff);
+    let mut packet = Packet::<Vec<u8>>::default();
+    packet.load(Frag::all(bytes), Start::Ip, &Tunnels::NONE);
+    for (profile, expected) in
+        [(Profile::Strict, Err(RefusalReason::NotCanonical)), (Profile::linux(), Ok(())), (Profile::Lro, Ok(()))]
+    {
+        assert_eq!(rules::gate(&packet, &Config { profile, ..Config::default() }), expected, "{profile:?}");
+    }
+}
+
+/// Tests that packets whose tunnel levels have other states than their headers say do not join.
+#[test]
+fn tunnel_levels_with_other_checksums_do_not_join_whatever_the_headers_say() {
+    const GUE: u16 = 6080;
+    let outer = Udp { src_port: 9, dst_port: GUE, checksum: true };
+    let around =
+        Tunnel { ip: Ip::V4(V4::new(0, 1, 2)), udp: Some((outer, Shim::Gue(None))), gre: None, ethernet: None };
+    let others: [fn(&mut Layer); 3] =
+        [|_| (), |layer| layer.gre = LayerCsum::Unknown, |layer| layer.remote = Some(Remote::Transport)];
+    for (index, change) in others.into_iter().enumerate() {
+        let (mut gro, mut pool) = (Gro::<Vec<u8>>::new(Config::default()), Pool::new(2));
+        for number in 0..2_u16 {
+            let (seq, options) = (u32::from(number) * 40, Vec::new());
+            let tcp = Tcp { src_port: 7, dst_port: 8, seq, ack: 1, flags: 0x10, window: 1, urgent: 0, options };
+            let ip = Ip::V4(V4 { id: number, ..V4::new(1, 1, 2) });
+            let bytes = around.wrap(&Built { ip, l4: L4::Tcp(tcp), data: vec![1; 40] }.bytes());
+            let mut packet = pool.take();
+            packet.load(Frag::all(bytes), Start::Ip, &Tunnels::NONE.with_gue(GUE));
+            if number == 1 {
+                change(&mut packet.offload.layers_mut()[0]);
+            }
+            gro.push(packet, Nanos(1), &mut pool);
+        }
+        let expected = if index == 0 { (1, 2, 0) } else { (1, 1, 1) };
+        let mismatches = gro.stats().mismatches.of(Mismatch::ChecksumKind);
+        assert_eq!((gro.held(), gro.held_packets(), mismatches), expected, "{index}");
     }
 }

@@ -1,6 +1,6 @@
 //! Tests of the forms of packets inside tunnels, against the parser.
 
-use segue_testkit::build::{Gre, Ip, L4, Udp, V4, V6};
+use segue_testkit::build::{Gre, Ip, L4, Packet as Built, Udp, V4, V6};
 
 use super::pending_first::padded;
 use super::rules::Masks;
@@ -121,6 +121,15 @@ fn no_form_is_learned_of_what_could_be_read_in_another_way() {
     for (words, len, expected) in [(3, 0, true), (0, 0, true), (5, 0, false), (5, 1, true)] {
         assert_eq!(is_learned(&gre, &with_options(&gre, words, len)), expected, "{words} {len}");
     }
+    let extended = vxlan.frame(0, 0, |plan| {
+        plan.ip = Ip::V6(V6 { extensions: vec![(60, vec![1, 4, 0, 0, 0, 0])], ..V6::new(1, 1, 2) });
+    });
+    assert!(!is_learned(&vxlan, &extended), "IPv6 extension headers");
+    // Data of PPTP, which is GRE of another version: nothing is read behind IP, but of another packet it is.
+    let pptp = [0x30, 0x81, 0x88, 0x0b, 0, 4, 0, 5, 0, 0, 0, 1, 0, 0, 0, 2, 0xff, 3, 0, 0x21].to_vec();
+    let inside = Built { ip: Ip::V4(V4::new(1, 1, 2)), l4: L4::Raw(47), data: pptp }.bytes();
+    let ipip = shape("IP in IP");
+    assert!(!is_learned(&ipip, &ipip.wrap(0, &inside)), "a protocol that is not always read");
 }
 
 /// Returns a frame with as many words of TCP options, which are NOPs, and this length of payload.
@@ -154,16 +163,22 @@ fn other_protocols_than_tcp_and_udp_have_one_form() {
 #[test]
 fn the_values_of_geneve_options_are_of_no_form() {
     let shape = shape("Geneve");
-    let bytes = shape.frame(0, 0, |_| ());
-    let geneve =
-        *layout(&shape, &bytes).headers().iter().find(|header| header.kind == Kind::Geneve).expect("it has one");
-    let mut forms = learned(&shape, &bytes);
-    let options = geneve.start() + wire::geneve::MIN_LEN..geneve.end();
-    assert_eq!(options.len(), 12);
-    for at in options.clone() {
-        let mut other = bytes.clone();
-        other[at] ^= 1;
-        assert_eq!(find(&mut forms, &shape, &other).is_some(), at != options.start + 3, "byte {at}");
+    // One option with two words, and one without any before one with a word; the offsets of their lengths.
+    for (values, lengths) in
+        [([1, 2, 3, 2, 9, 9, 9, 9, 9, 9, 9, 9], &[3][..]), ([1, 2, 3, 0, 1, 2, 4, 1, 9, 9, 9, 9], &[3, 7][..])]
+    {
+        let mut bytes = shape.frame(0, 0, |_| ());
+        let geneve =
+            *layout(&shape, &bytes).headers().iter().find(|header| header.kind == Kind::Geneve).expect("it has one");
+        let options = geneve.start() + wire::geneve::MIN_LEN..geneve.end();
+        bytes[options.clone()].copy_from_slice(&values);
+        let mut forms = learned(&shape, &bytes);
+        for at in options.clone() {
+            let mut other = bytes.clone();
+            other[at] ^= 1;
+            let is_length = lengths.contains(&(at - options.start));
+            assert_eq!(find(&mut forms, &shape, &other).is_some(), !is_length, "{values:?} byte {at}");
+        }
     }
 }
 
@@ -194,4 +209,29 @@ fn a_form_is_replaced_that_was_not_found_lately() {
     assert_eq!(lost(&mut forms), [2]);
     forms.clear();
     assert_eq!(lost(&mut forms).len(), MOST + 1);
+}
+
+/// Tests that packets of one form may have DF or not.
+#[test]
+fn the_flag_df_is_of_no_form() {
+    let shape = shape("VXLAN");
+    let mut forms = learned(&shape, &shape.frame(0, 0, |_| ()));
+    let without = shape.frame(0, 0, |plan| {
+        if let Ip::V4(ip) = &mut plan.ip {
+            ip.df = false;
+        }
+    });
+    assert_ne!(without, shape.frame(0, 0, |_| ()));
+    assert!(find(&mut forms, &shape, &without).is_some());
+}
+
+/// Tests that two forms that are learned one right after the other replace different ones.
+#[test]
+fn a_form_that_was_just_learned_is_not_replaced_by_the_next_one() {
+    let shape = shape("GRE");
+    let frames: Vec<_> = (0..MOST + 2).map(|words| with_options(&shape, words, 40)).collect();
+    let mut forms = TunnelForms::new();
+    frames.iter().for_each(|bytes| forms.learn(&parse(&shape, bytes), &Masks::new(Profile::Strict)));
+    let lost = (0..frames.len()).filter(|frame| find(&mut forms, &shape, &frames[*frame]).is_none());
+    assert_eq!(lost.collect::<Vec<_>>(), [1, 2], "the first one counts as the last one that was found");
 }

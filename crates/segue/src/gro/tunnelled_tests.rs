@@ -3,15 +3,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use segue_testkit::build::{Ethernet, Gre, Ip, L4, Packet as Built, Tcp, Tunnel, Udp, V4};
+use segue_testkit::build::{Ethernet, Gre, Ip, L4, Packet as Built, Tcp, Tunnel, Udp, V4, V6};
+use segue_testkit::sum;
 
 use super::key::{FlowKey, Hasher};
 use super::tunnel_shapes::{
     PORTS, PROFILES, Plan, SIZE, STAMPS, Shape, frame, image, shape, shapes, states, tcp, tunnels,
 };
 use super::*;
+use crate::checksum::Sum;
 use crate::hash::Key;
-use crate::packet::{Csum, Pool};
+use crate::packet::{Csum, HEAD_BLOCK, Pool};
 use crate::time::Nanos;
 
 type Change = fn(&mut Plan);
@@ -290,6 +292,52 @@ fn flows_inside_tunnels_have_hashes_of_their_own() {
     assert_eq!(distinct.len(), hashes.len());
 }
 
+/// Returns the hash of a flow inside a tunnel by the text of `Hasher`, with numbers of any size: of the kinds of its
+/// headers, and of words, each an offset and a number of bytes, or 0 for a VLAN identifier.
+fn expected_hash(key: Key, kinds: u128, bytes: &[u8], words: &[(usize, usize)]) -> u64 {
+    let k: Vec<u128> = (6..24).map(|index| u128::from(key.hash(&[index]))).collect();
+    let add = |a: u128, b: u128| (a + b) % (1 << 64);
+    let word = |at: usize, len: usize| match len {
+        0 => u128::from(bytes[at] & 0x0f) + 256 * u128::from(bytes[at + 1]),
+        _ => bytes[at..at + len].iter().rev().fold(0, |value: u128, byte| 256 * value + u128::from(*byte)),
+    };
+    let mut product = add(kinds, k[16]) * k[17];
+    for (index, pair) in words.chunks(2).enumerate() {
+        let second = pair.get(1).map_or(0, |&(at, len)| word(at, len));
+        let nh = add(word(pair[0].0, pair[0].1), k[2 * index]) * add(second, k[2 * index + 1]);
+        product = product.wrapping_add(nh);
+    }
+    (product % (1 << 64)) as u64 ^ (product / (1 << 64)) as u64
+}
+
+/// Tests that addresses, ports, VLAN identifiers, GRE flags and keys of both levels enter the hash of a flow, and
+/// nothing else does.
+#[test]
+fn the_hash_of_a_flow_inside_a_tunnel_is_that_of_its_words() {
+    let gre = |checksum| with_gre(None, Some(Gre { checksum, key: Some(0x0102_0304), seq: None }), &shape("GRE"));
+    let vxlan = Shape {
+        link: Some(Ethernet { tags: vec![(0x88a8, 0x2007), (0x8100, 0x6fff)], ..Ethernet::default() }),
+        around: Tunnel { ip: Ip::V6(V6::new(3, 1, 2)), ..shape("VXLAN").around },
+        ..shape("VXLAN")
+    };
+    let gue = Shape { link: None, ..shape("GUE") };
+    let cases: [(Shape, &[(usize, usize)]); 4] = [
+        (gre(false), &[(12, 8), (20, 2), (24, 4), (40, 8), (48, 4)]),
+        (gre(true), &[(12, 8), (20, 2), (28, 4), (44, 8), (52, 4)]),
+        (vxlan, &[(14, 0), (18, 0), (30, 8), (38, 8), (46, 8), (54, 8), (62, 4), (74, 3), (104, 8), (112, 4)]),
+        (gue, &[(12, 8), (20, 4), (44, 8), (52, 4)]),
+    ];
+    let (key, mut pool) = (Key([3, 4]), Pool::new(1));
+    for (shape, words) in cases {
+        let bytes = shape.frame(5, 1, |_| ());
+        let packet = frame(&shape, bytes.clone(), Csum::Unknown).parse(&tunnels(), &mut pool);
+        let kinds = packet.layout.headers().iter().fold(1, |kinds, header| 16 * kinds + header.kind as u128);
+        let flow = FlowKey::of(&packet).expect("it has a transport");
+        let expected = expected_hash(key, kinds, &bytes, words);
+        assert_eq!(Hasher::new(key).of(&packet, &flow), expected, "{} {:?}", shape.name, packet.layout);
+    }
+}
+
 /// Tests that options of the length of timestamps that are none do not keep timestamps from having a form (profile
 /// `lro`, which compares both in different ways).
 #[test]
@@ -300,9 +348,12 @@ fn timestamps_have_their_form_after_other_options_of_their_length() {
         for number in 0..6 {
             frames.extend((0..5).map(|flow| shape.frame(flow, number, |_| ())));
         }
-        let config = Config { profile: Profile::Lro, ..Config::default() };
-        let (effort, _) = agree(config, &unknown(shape, frames), shape.name);
-        assert_eq!(effort, (6, 2), "{shape:?}");
+        // Where both are compared in the same way, they have one form.
+        for (profile, parsed) in [(Profile::Lro, 2), (Profile::Strict, 1)] {
+            let config = Config { profile, ..Config::default() };
+            let (effort, _) = agree(config, &unknown(shape, frames.clone()), shape.name);
+            assert_eq!(effort, (6, parsed), "{shape:?} {profile:?}");
+        }
     }
 }
 
@@ -397,4 +448,108 @@ fn forms_are_forgotten_when_other_rules_are_taken() {
     assert!(push(&mut gro).iter().all(|levels| *levels == 1));
     gro.reconfigure(Config { tunnels: tunnels(), ..Config::default() });
     assert_eq!(push(&mut gro), [2]);
+}
+
+/// Tests that a frame is parsed, whatever form it has, if the port says of its checksum what it can only say of an
+/// outermost one, or that it is wrong; and a frame with a remote checksum if the port says anything (A).
+#[test]
+fn a_frame_inside_a_tunnel_is_parsed_if_its_checksum_is_in_another_state_than_those_before() {
+    let remote = shape("GUE with a remote checksum");
+    let l3 = remote.link.as_ref().map_or(0, |link| 14 + 4 * link.tags.len());
+    let last = remote.frame(0, 3, |_| ());
+    let mut cases = vec![(remote.clone(), Csum::Verified), (remote, Csum::Complete(Sum::of(&last[l3..])))];
+    for shape in ["VXLAN", "GRE"].map(shape) {
+        cases.extend([Csum::Partial, Csum::Bad, Csum::Absent].map(|csum| (shape.clone(), csum)));
+    }
+    for (shape, csum) in cases {
+        let mut frames = unknown(&shape, (0..3).map(|number| shape.frame(0, number, |_| ())));
+        frames.push(frame(&shape, shape.frame(0, 3, |_| ()), csum));
+        let (effort, outcome) = agree(Config::default(), &frames, &format!("{} {csum:?}", shape.name));
+        assert_eq!(effort.1, 2, "{} {csum:?}: the first one and the last one", shape.name);
+        assert!(!outcome.left.is_empty(), "{} {csum:?}", shape.name);
+    }
+}
+
+/// Tests that a frame without an outer checksum does not join a train with them, nor the other way round (B).
+#[test]
+fn frames_with_and_without_an_outer_checksum_are_no_train() {
+    let has_sum = |shape: &Shape| shape.around.udp.is_some_and(|(udp, _)| udp.checksum);
+    for shape in shapes().into_iter().filter(|shape| has_sum(shape) && !shape.is_remote()) {
+        let without = shape.without_outer_sum();
+        for (before, after) in [(&shape, &without), (&without, &shape)] {
+            let frames = [(before, 0), (before, 1), (after, 2), (after, 3)];
+            let frames = frames.map(|(shape, number)| shape.frame(0, number, |_| ()));
+            let (_, outcome) = agree(Config::default(), &unknown(&shape, frames), &format!("{shape:?}"));
+            assert!(outcome.stats.contains("checksum_kind: 1"), "{shape:?}: {}", outcome.stats);
+            assert_eq!((outcome.left.len(), outcome.held), (2, (1, 2)), "{shape:?}");
+        }
+    }
+}
+
+/// Tests that a right checksum of all ones, which splitting would not restore, is seen inside a tunnel too (C).
+#[test]
+fn a_checksum_of_all_ones_inside_a_tunnel_stays_alone_where_it_has_to_be_restored() {
+    // Bare IPv4 in IPv4: the inner header is at 20, TCP at 40, and the payload behind 32 bytes of that.
+    let shape = shape("IP in IP");
+    let mut ones = shape.frame(0, 2, |_| ());
+    let checksum = |bytes: &[u8]| !sum::with_pseudo(&bytes[32..36], &bytes[36..40], 6, &bytes[40..]);
+    ones[56..58].fill(0);
+    ones[72..74].fill(0);
+    let rest = checksum(&ones);
+    ones[72..74].copy_from_slice(&rest.to_be_bytes());
+    assert_eq!(checksum(&ones), 0);
+    ones[56..58].fill(0xff);
+    let frames = [shape.frame(0, 0, |_| ()), shape.frame(0, 1, |_| ()), ones];
+    let (_, outcome) = agree(Config::default(), &unknown(&shape, frames), "all ones");
+    assert!(outcome.stats.contains("not_canonical: 1"), "{}", outcome.stats);
+}
+
+/// Tests that a segment joins on the short path as long as there is room for it, to the byte: a larger one in profile
+/// `lro`, and a shorter last one in the others (D).
+#[test]
+fn a_segment_inside_a_tunnel_joins_on_the_short_path_while_there_is_room() {
+    let shape = shape("GRE");
+    assert!(shape.link.is_none());
+    let headers = shape.frame(0, 0, |_| ()).len() - SIZE;
+    for (profile, lens, room, slow) in [
+        (Profile::Lro, [100, 150, 300], 550, 1),
+        (Profile::Lro, [100, 150, 301], 550, 2),
+        (Profile::Strict, [100, 100, 50], 250, 1),
+        (Profile::Strict, [100, 100, 51], 250, 2),
+    ] {
+        let mut seq = 0;
+        let frames: Vec<_> = (lens.into_iter().enumerate())
+            .map(|(number, len)| {
+                let bytes = shape.frame(0, number, |plan| {
+                    plan.len = len;
+                    tcp(plan, |tcp| tcp.seq = seq);
+                });
+                seq += len as u32;
+                bytes
+            })
+            .collect();
+        let config = Config { profile, max_bytes: headers + room, ..Config::default() };
+        let (effort, outcome) = agree(config, &unknown(&shape, frames), &format!("{profile:?} {lens:?}"));
+        assert_eq!(effort, (slow, 1), "{profile:?} {lens:?}");
+        assert_eq!(outcome.left.len(), slow, "{profile:?} {lens:?}");
+    }
+}
+
+/// Tests that headers behind the first block are compared as those in it: two equal differences are no less than one.
+#[test]
+fn two_equal_differences_behind_the_first_block_of_headers_are_seen() {
+    let transport = |shape: &Shape| shape.frame(0, 0, |_| ()).len() - SIZE - 20 - shape.options.len();
+    let long: Vec<_> = shapes().into_iter().filter(|shape| shape.is_tcp && transport(shape) >= HEAD_BLOCK).collect();
+    assert!(!long.is_empty());
+    for shape in long {
+        let mut frames: Vec<_> = (0..2).map(|number| shape.frame(0, number, |_| ())).collect();
+        frames.push(shape.frame(0, 2, |plan| {
+            tcp(plan, |tcp| {
+                tcp.window ^= 1;
+                tcp.urgent ^= 1;
+            });
+        }));
+        let (_, outcome) = agree(Config::default(), &unknown(&shape, frames), shape.name);
+        assert!(outcome.stats.contains("window: 1"), "{shape:?}: {}", outcome.stats);
+    }
 }
