@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 use segue::gso::{Arena, Limits, Refusal, cut};
-use segue::packet::{Csum, Pool, Unit};
+use segue::packet::{Csum, Layer, LayerCsum, Pool, Remote, Unit};
+use segue_testkit::build::{Gre, Remcsum, Shim};
 
 use crate::case::*;
 use crate::properties::any_case;
@@ -36,4 +37,27 @@ fn what_is_no_train_is_refused_and_nothing_is_handed_on() {
     packet.offload.unit = Unit::Whole(Csum::Partial);
     let refused = cut(&packet, &mut Arena::new(), &mut Pool::new(1), |_, _| panic!("handed on"));
     assert_eq!(refused, Err(Refusal::Train));
+}
+
+/// Tests that of the outer checksums only the outermost UDP checksum, and one that the far end completes, stay owed.
+#[test]
+fn the_outer_checksums_of_the_packets_of_a_train_are_done_but_for_the_outermost() {
+    use LayerCsum::{Absent, Done, Owed};
+    let gre = |checksum| Some(Gre { checksum, key: None, seq: None });
+    let udp = |net, shim, gre, checksum| over_udp(v4(net, 1), shim, gre, checksum, true);
+    let layer = |udp, gre, remote| Layer { udp, gre, remote };
+    for (tunnels, expected) in [
+        (vec![udp(0, Shim::Fou, gre(false), false)], vec![layer(Absent, Absent, None)]),
+        (vec![udp(0, Shim::Fou, gre(true), true)], vec![layer(Owed, Done, None)]),
+        (vec![udp(0, Shim::Gue(Some(Remcsum::Gre)), gre(true), true)], vec![layer(Owed, Owed, Some(Remote::Gre))]),
+        (
+            vec![udp(0, Shim::Gue(None), None, true), udp(2, Shim::Fou, gre(true), true)],
+            vec![layer(Owed, Absent, None), layer(Done, Done, None)],
+        ),
+    ] {
+        let train = Case { tunnels, ..Case::new(inner(v4(1, 1), true, 500), 100) }.train();
+        let (mut pool, mut states) = (Pool::new(8), Vec::new());
+        cut(&train, &mut Arena::new(), &mut pool, |packet, _| states.push(packet.offload.layers().to_vec())).unwrap();
+        assert_eq!(states, vec![expected; 5]);
+    }
 }

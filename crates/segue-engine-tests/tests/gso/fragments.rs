@@ -1,5 +1,7 @@
 //! Tests of UDP and other datagrams longer than the MTU, against the testkit's own fragments and reassembly.
 
+mod limits;
+
 use proptest::prelude::*;
 use segue::gso::{Arena, Fragment, FragmentIds, Frames, FreeTags, Limits, Refusal, SegmentCsum, split, split_linear};
 use segue::hash::Key;
@@ -339,6 +341,8 @@ fn a_udp_checksum_of_zero_is_all_ones_in_the_first_fragment() {
     inner.data[at..].copy_from_slice(&new.to_be_bytes());
     assert_eq!(inner.bytes()[26..28], [255, 255]);
     check(&inner, &[], None, Csum::Partial, &limits(1500, SENDER));
+    // Under tunnel headers it is completed from the fragments' payload.
+    check(&inner, &[over_udp(v4(0, 1), Shim::Fou, None, true, true)], None, Csum::Partial, &limits(1500, SENDER));
 }
 
 #[test]

@@ -340,3 +340,13 @@ fn a_udp_checksum_of_zero_is_sent_as_all_ones() {
         [[255, 255], [255, 255], [255, 254]]
     );
 }
+
+#[test]
+fn a_port_takes_more_than_an_ip_packet_only_if_it_takes_more_than_one_and_the_longest_headers() {
+    // Whole it has 65,652 bytes.
+    let case = Case::new(inner(v4(1, 1), true, 65_600), 1448);
+    for (max_bytes, parts) in [(65_535, 2), (65_535 + 256, 2), (65_535 + 257, 1)] {
+        let out = split_both(&case.train(), &Limits { max_bytes, ..PORT_TSO }).unwrap().0;
+        assert_eq!(out.len(), parts, "{max_bytes}");
+    }
+}

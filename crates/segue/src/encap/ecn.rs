@@ -113,4 +113,29 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn a_mark_is_in_a_known_sum_and_not_in_a_header_that_is_cut_off() {
+        use crate::checksum::Sum;
+        use crate::packet::{Frag, Start, Tunnels};
+        let v4 =
+            [0x45, 2, 0, 28, 0, 7, 0x40, 0, 64, 17, 0xae, 0xa0, 198, 18, 0, 1, 198, 18, 0, 2, 0, 1, 0, 2, 0, 8, 0, 0];
+        let mut v6 = [0_u8; 48];
+        (v6[0], v6[1], v6[5], v6[6], v6[7], v6[45]) = (0x60, 0x2a, 8, 17, 64, 8);
+        for bytes in [&v4[..], &v6] {
+            let mut packet = Packet::default();
+            packet.load(Frag::all(bytes), Start::Ip, &Tunnels::NONE);
+            packet.offload.unit = Unit::Whole(Csum::Complete(Sum::of(bytes)));
+            assert!(mark(&mut packet));
+            let mut after = packet.head.bytes().to_vec();
+            packet.payload.frags().iter().for_each(|frag| after.extend(frag.bytes()));
+            assert_ne!(after, bytes);
+            assert_eq!(packet.offload.unit, Unit::Whole(Csum::Complete(Sum::of(&after))));
+        }
+        let mut packet = Packet::default();
+        packet.load(Frag::all(&v4[..]), Start::Ip, &Tunnels::NONE);
+        packet.head.set(&v4[..19]);
+        assert!(!mark(&mut packet));
+        assert_eq!(packet.head.bytes(), &v4[..19]);
+    }
 }

@@ -202,4 +202,13 @@ mod tests {
         assert_eq!(fdb.lookup(A, Nanos(0)), Destination::Remote(1));
         assert!(fdb.counts()[2] >= 100_000 - 64);
     }
+
+    #[test]
+    fn addresses_are_spread_over_the_sets() {
+        let mac = |last: u8| [2, 0, 0, 0, 0, last];
+        let mut fdb = Fdb::new(KEY, 1024, 100, &[]);
+        (0..32).for_each(|last| fdb.learn(mac(last), last.into(), Nanos(0)));
+        assert_eq!(fdb.counts(), [32, 0, 0]);
+        assert!((0..32).all(|last| fdb.lookup(mac(last), Nanos(1)) == Destination::Remote(last.into())));
+    }
 }

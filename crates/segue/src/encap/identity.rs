@@ -160,4 +160,13 @@ mod tests {
             assert_eq!(config.identify(&[0xff; 40]), None, "{config:?}");
         }
     }
+
+    #[test]
+    fn a_packet_in_udp_alone_is_identified_by_its_version() {
+        let fou = Config { mode: Mode::Ip, carrier: Carrier::Fou, ..tunnels()[0] };
+        let [v4, v6] = [protocol::IPV4, protocol::IPV6].map(|number| Some(Identity::Protocol(number)));
+        for (first, expected) in [(0x45, v4), (0x60, v6), (0x6f, v6), (0x50, None), (0x04, None)] {
+            assert_eq!(fou.identify(&[first]), expected, "{first:x}");
+        }
+    }
 }

@@ -228,4 +228,21 @@ mod tests {
             assert_eq!(Inner::read(&header).is_some(), is_read, "{first:#x}");
         }
     }
+
+    #[test]
+    fn the_ports_of_tcp_and_udp_belong_to_the_flow() {
+        use crate::packet::{Frag, Start, Tunnels};
+        for (number, expected) in [(6, Some((6, 0x0001_0002))), (17, Some((17, 0x0001_0002))), (1, None)] {
+            let mut bytes = v4([198, 18, 0, 1]).to_vec();
+            (bytes[3], bytes[ipv4::PROTOCOL]) = (40, number);
+            // Of UDP the third word is the length, of TCP the sequence number; TCP has its own length behind.
+            bytes.extend([0, 1, 0, 2, 0, 20, 0, 0, 0, 0, 0, 0, 0x50, 0, 0, 0, 0, 0, 0, 0]);
+            let frame = [&[2; 12][..], &[8, 0], &bytes].concat();
+            let mut packet = Packet::default();
+            packet.load(Frag::all(bytes), Start::Ip, &Tunnels::NONE);
+            assert_eq!(Inner::of(&packet).unwrap().ports, expected, "{number}");
+            packet.load(Frag::all(frame), Start::Ethernet, &Tunnels::NONE);
+            assert_eq!(Inner::of_frame(&packet).unwrap().ports, expected, "{number} in a frame");
+        }
+    }
 }

@@ -1,6 +1,8 @@
 //! Tests of the parts of splitting whose decisions a result does not always show: a train that is not passed uncut at
 //! once is planned, and may be passed uncut all the same.
 
+mod single;
+
 use proptest::prelude::*;
 use segue_testkit::build::{self, Gre, Ip, L4, Remcsum, Shim, Tunnel, Udp, V4};
 use segue_testkit::strategy::{self, FOU_PORTS, GENEVE_PORT, GUE_PORT, VXLAN_PORT};
@@ -557,6 +559,13 @@ fn the_short_way_is_for_packets_that_owe_two_checksums_at_most() {
     let mut packet = within(&[], bytes);
     packet.offload.unit = Unit::Whole(Csum::Partial);
     assert!(packet.layout.is_exact() && !is_short(&packet, &Limits::NONE));
+    // One of just the longest length that there is.
+    let mut bytes = vec![0; 65_535];
+    (bytes[0], bytes[ipv4::PROTOCOL], bytes[ipv4::MIN_LEN + tcp::OFFSET]) = (0x45, protocol::TCP, 0x50);
+    write_u16(&mut bytes, ipv4::TOTAL_LEN, u16::MAX);
+    let mut packet = within(&[], bytes);
+    packet.offload.unit = Unit::Whole(Csum::Partial);
+    assert!(is_short(&packet, &Limits::NONE));
 }
 
 /// Generates a packet and tunnels around it, the outermost first.

@@ -195,4 +195,24 @@ mod tests {
             assert_eq!(is_short, layout.transport().is_some(), "{layout:?}");
         }
     }
+
+    #[test]
+    fn the_usual_layout_of_a_padded_packet_says_where_its_ip_packet_ends() {
+        let mut rng = Rng::new(5);
+        for _ in 0..1000 {
+            let (mut bytes, start) = packet(&mut rng);
+            let end = bytes.len();
+            bytes.extend([0; 3]);
+            let places = |layout: &Layout| {
+                layout.headers().iter().map(|header| (header.kind, header.start())).collect::<Vec<_>>()
+            };
+            let layout = parse_any(&bytes, bytes.len(), start, &Tunnels::NONE);
+            let expected = layout.transport().map(|_| (places(&layout), end));
+            assert_eq!(
+                usual_layout(&bytes, start).map(|(layout, end)| (places(layout), end)),
+                expected,
+                "{bytes:02x?}"
+            );
+        }
+    }
 }

@@ -144,4 +144,13 @@ mod tests {
         let past_the_end = [1, 0, 0x65, 0x58, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0];
         assert_eq!(Geneve::parse(&past_the_end), Err(Refusal::Options));
     }
+
+    #[test]
+    fn the_longest_header_has_63_words_of_options() {
+        // Options without content.
+        let mut longest = [0; MAX_LEN];
+        longest[0] = OPT_LEN;
+        assert_eq!(Geneve::parse(&longest).map(|geneve| geneve.len), Ok(MAX_LEN));
+        assert_eq!(Geneve::parse(&longest[..MAX_LEN - 1]), Err(Refusal::Truncated));
+    }
 }

@@ -392,4 +392,17 @@ mod tests {
             assert!(short.iter().all(|byte| *byte == 7));
         }
     }
+
+    #[test]
+    fn extension_headers_are_followed_by_their_lengths_and_up_to_the_most() {
+        use protocol::{DESTINATION, FRAGMENT, ICMPV6};
+        // One header of 24 bytes.
+        let mut long = packet_v6(&[DESTINATION; 3], ICMPV6, v6::ECHO);
+        (long[ipv6::LEN], long[ipv6::LEN + 1]) = (ICMPV6, 2);
+        assert!(!is_error_v6(&long));
+        for (count, expected) in [(ipv6::MAX_EXTENSIONS, false), (ipv6::MAX_EXTENSIONS + 1, true)] {
+            let kinds = [vec![DESTINATION; count], vec![FRAGMENT]].concat();
+            assert_eq!(is_error_v6(&packet_v6(&kinds, ICMPV6, v6::ECHO)), expected, "{count} and a fragment header");
+        }
+    }
 }

@@ -160,12 +160,15 @@ mod tests {
             assert_eq!(of(&[kind, 7, 8, 1, 2, 3, 4]), Some((SRC, DST)));
             assert_eq!(of(&[kind, 3, 4]), Some((SRC, DST)));
             assert_eq!(of(&[0, kind, 7, 4, 1, 2, 3, 4]), Some((SRC, DST)));
+            assert_eq!(of(&[0, 4, 0, 0, kind, 7, 4, 1, 2, 3, 4]), Some((SRC, DST)), "the end has no length");
             // The option holds no list of addresses, or its pointer does not point at one.
-            let senseless: [&[u8]; 5] = [
+            let senseless: [&[u8]; 7] = [
                 &[kind, 2],
                 &[kind, 6, 4, 1, 2, 3],
                 &[kind, 7, 0, 1, 2, 3, 4],
                 &[kind, 7, 6, 1, 2, 3, 4],
+                &[kind, 7, 7, 1, 2, 3, 4],
+                &[kind, 8, 4, 1, 2, 3, 4, 5],
                 &[kind, 3, 1],
             ];
             for option in senseless {

@@ -287,4 +287,16 @@ mod tests {
         assert_eq!(chain(protocol::FRAGMENT, &[0; 8]), Chain::Fragment);
         assert_eq!(chain(protocol::DESTINATION, &[6]), Chain::Truncated);
     }
+
+    #[test]
+    fn extension_headers_are_followed_up_to_the_most_bytes() {
+        for (units, expected) in
+            [(11_u8, Chain::End { next: protocol::TCP, len: MAX_EXTENSION_LEN }), (12, Chain::TooLong)]
+        {
+            let mut bytes = vec![protocol::TCP, units];
+            bytes.resize(8 + 8 * usize::from(units), 0);
+            assert_eq!(chain(protocol::DESTINATION, &bytes), expected);
+        }
+        assert_eq!(traffic_class(0x6a, 0xb5), 0xab);
+    }
 }

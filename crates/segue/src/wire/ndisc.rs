@@ -371,4 +371,10 @@ mod tests {
         assert_eq!(group, Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff12, 0x3456));
         assert_eq!(multicast_mac(group), [0x33, 0x33, 0xff, 0x12, 0x34, 0x56]);
     }
+
+    #[test]
+    fn the_longest_frame_is_a_redirect_with_a_link_address() {
+        let longest = messages().iter().map(|message| ethernet::LEN + message.packet_len()).max();
+        assert_eq!((longest, MAX_FRAME), (Some(MAX_FRAME), 102));
+    }
 }

@@ -335,4 +335,134 @@ mod tests {
             assert_eq!(stop(&udp_to(port, bytes)), Stop::Malformed, "{port} {bytes:02x?}");
         }
     }
+
+    /// Returns why the general parser ended on the first `bytes` of a packet of `len` bytes, and the number of headers.
+    fn end_of(bytes: &[u8], len: usize, start: Start) -> (Stop, usize) {
+        let layout = parse_any(bytes, len, start, &Tunnels::NONE);
+        (layout.stop(), layout.headers().len())
+    }
+
+    /// Returns an Ethernet frame of this type.
+    fn frame(kind: u16, content: &[u8]) -> Vec<u8> {
+        [&[2; 12][..], &kind.to_be_bytes(), content].concat()
+    }
+
+    #[test]
+    fn version_and_lengths_of_an_ip_header_are_held_against_the_bytes() {
+        // First byte, stated length, and bytes that are there, of a protocol that is not followed.
+        let v4 = |first: u8, total: u16, have: usize| {
+            let mut bytes = ip(50, &[0; 20]);
+            bytes[0] = first;
+            bytes[2..4].copy_from_slice(&total.to_be_bytes());
+            frame(ethertype::IPV4, &bytes[..have])
+        };
+        let v6 = |first: u8, payload: u16, have: usize| {
+            let mut bytes = [0; 48];
+            (bytes[0], bytes[ipv6::NEXT_HEADER]) = (first, 50);
+            bytes[4..6].copy_from_slice(&payload.to_be_bytes());
+            frame(ethertype::IPV6, &bytes[..have])
+        };
+        let (good, bad) = ((Stop::Protocol, 2), (Stop::Malformed, 1));
+        for (bytes, expected) in [
+            (v4(0x45, 20, 20), good),
+            (v4(0x45, 24, 24), good),
+            (v4(0x45, 20, 24), good),
+            (v4(0x46, 24, 24), good),
+            (v4(0x55, 20, 20), bad),
+            (v4(0x44, 20, 20), bad),
+            (v4(0x45, 19, 20), bad),
+            (v4(0x46, 23, 24), bad),
+            (v4(0x45, 21, 20), bad),
+            (v4(0x45, 20, 19), bad),
+            (v6(0x60, 0, 40), good),
+            (v6(0x60, 8, 48), good),
+            (v6(0x60, 0, 48), good),
+            (v6(0x50, 0, 40), bad),
+            (v6(0x60, 1, 40), bad),
+            (v6(0x60, 0, 39), bad),
+        ] {
+            assert_eq!(end_of(&bytes, bytes.len(), Start::Ethernet), expected, "{bytes:02x?}");
+        }
+        // Of a longer packet, the first bytes: with the whole header, and without its last option.
+        assert_eq!(end_of(&v4(0x46, 100, 24), 14 + 100, Start::Ethernet), good);
+        assert_eq!(end_of(&v4(0x46, 100, 22), 14 + 100, Start::Ethernet), bad);
+    }
+
+    #[test]
+    fn lengths_of_a_transport_header_are_held_against_the_bytes() {
+        for (offset, len, expected) in [
+            (0x50, 20, (Stop::Transport, 2)),
+            (0x60, 24, (Stop::Transport, 2)),
+            (0x40, 20, (Stop::Malformed, 1)),
+            (0x60, 23, (Stop::Malformed, 1)),
+            (0x50, 19, (Stop::Malformed, 1)),
+        ] {
+            let mut segment = vec![0; len];
+            segment[tcp::OFFSET] = offset;
+            let packet = ip(protocol::TCP, &segment);
+            assert_eq!(end_of(&packet, packet.len(), Start::Ip), expected, "{offset:#x} of {len}");
+        }
+        for (stated, len, expected) in [
+            (8, 8, (Stop::Transport, 2)),
+            (8, 12, (Stop::Transport, 2)),
+            (7, 8, (Stop::Malformed, 1)),
+            (9, 8, (Stop::Malformed, 1)),
+        ] {
+            let mut packet = udp_to(9, &vec![0; len - udp::LEN]);
+            packet[25] = stated;
+            assert_eq!(end_of(&packet, packet.len(), Start::Ip), expected, "{stated} of {len}");
+        }
+    }
+
+    /// Tests that a length of zero stands for a train only where its length does not fit the field.
+    #[test]
+    fn a_train_without_length_is_longer_than_its_field_can_say() {
+        let mut v4 = ip(protocol::TCP, &[0; 20]);
+        v4[2..4].fill(0);
+        let mut v6 = vec![0; 60];
+        (v6[0], v6[ipv6::NEXT_HEADER]) = (0x60, protocol::TCP);
+        for (bytes, offset_at, most, bad) in [(v4, 32, 65_535, 0), (v6, 52, 40 + 65_535, 1)] {
+            let mut bytes = bytes;
+            bytes[offset_at] = 0x50;
+            assert_eq!(end_of(&bytes, most, Start::Ip), (Stop::Malformed, bad));
+            assert_eq!(end_of(&bytes, most + 1, Start::Ip), (Stop::Transport, 2));
+            let layout = parse_any(&bytes, most + 1, Start::Ip, &Tunnels::NONE);
+            assert!(layout.is_exact() && layout.end() == most + 1);
+            bytes[if bad == 0 { ipv4::PROTOCOL } else { ipv6::NEXT_HEADER }] = protocol::UDP;
+            assert_eq!(end_of(&bytes, most + 1, Start::Ip), (Stop::Malformed, bad), "of UDP there are none");
+        }
+    }
+
+    /// Tests that bytes behind the outermost packet are padding, and that other lengths that disagree are none.
+    #[test]
+    fn a_layout_says_whether_the_packet_is_padded_or_inexact() {
+        let exact = udp_to(9, &[1; 4]);
+        let padded = [&exact[..], &[0; 3]].concat();
+        let mut short = exact.clone();
+        short[25] -= 1;
+        let both = [&short[..], &[0; 3]].concat();
+        for (bytes, expected) in
+            [(exact, (true, false)), (padded, (false, true)), (short, (false, false)), (both, (false, false))]
+        {
+            for layout in
+                [parse(&bytes, Start::Ip, &Tunnels::NONE), parse_any(&bytes, bytes.len(), Start::Ip, &Tunnels::NONE)]
+            {
+                assert_eq!((layout.is_exact(), layout.is_padded(), layout.end()), (expected.0, expected.1, 32));
+            }
+        }
+    }
+
+    #[test]
+    fn the_end_of_an_ip_packet_is_what_its_length_field_says() {
+        for off in [0, 14] {
+            let mut head = vec![0; off + 40];
+            head[off + 2..off + 6].copy_from_slice(&[1, 44, 2, 88]);
+            let end = |kind, len| ip_end(&head, &Header { kind, off: off as u16, len });
+            assert_eq!(end(Kind::Ipv4, 20), Some(off + 300));
+            assert_eq!(end(Kind::Ipv6, 40), Some(off + 40 + 600));
+            assert_eq!((end(Kind::Udp, 8), end(Kind::Ethernet, 14)), (None, None));
+            let cut = |kind, len| ip_end(&head[..off + len], &Header { kind, off: off as u16, len: 20 });
+            assert_eq!((cut(Kind::Ipv4, 3), cut(Kind::Ipv6, 5)), (None, None));
+        }
+    }
 }

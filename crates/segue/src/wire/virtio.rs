@@ -207,4 +207,28 @@ mod tests {
         let bytes = VirtioNet { gso_size: 0x05a8, hash: 0x0102_0304, ..Default::default() }.emit(Form::Hash);
         assert_eq!((&bytes[4..6], &bytes[12..16]), (&[0xa8, 0x05][..], &[4, 3, 2, 1][..]));
     }
+
+    #[test]
+    fn what_a_form_does_not_have_is_not_written() {
+        let (word, byte) = (0x0101, 1);
+        let full = VirtioNet {
+            flags: byte,
+            gso_type: byte,
+            hdr_len: word,
+            gso_size: word,
+            csum_start: word,
+            csum_offset: word,
+            num_buffers: word,
+            hash: 0x0101_0101,
+            hash_report: word,
+            outer_th: word,
+            inner_nh: word,
+        };
+        for form in [Form::Basic, Form::Buffers, Form::Hash, Form::Tunnel] {
+            // Two bytes of the longer forms are reserved.
+            let expected: Vec<u8> = (0..24).map(|at| u8::from(at < form.len() && !matches!(at, 18 | 19))).collect();
+            assert_eq!(full.emit(form)[..], expected, "{form:?}");
+            assert!(!form.is_empty());
+        }
+    }
 }

@@ -549,3 +549,67 @@ fn what_the_kernel_left_unfinished_is_owed_and_what_it_joined_is_a_train() {
         assert_eq!(out.offload.unit, Unit::Whole(Csum::Unknown));
     }
 }
+
+/// Returns a packet over IPv4 with `len` bytes of payload, whose transport checksum is primed.
+fn primed(kind: Kind, len: usize) -> Vec<u8> {
+    let (text, headers, number, field) =
+        if kind == Kind::Tcp { (TCP_PRIMED, 40, 6, 36) } else { (UDP_PRIMED, 28, 17, 26) };
+    let mut packet = hex(text)[..headers].to_vec();
+    packet.resize(headers + len, 0x5a);
+    let total = packet.len() as u16;
+    put(&mut packet, 2, total);
+    if kind == Kind::Udp {
+        put(&mut packet, 24, total - 20);
+    }
+    put(&mut packet, 10, 0);
+    let checksum = !naive_sum(&packet[..20]);
+    put(&mut packet, 10, checksum);
+    let sum = naive_sum(&pseudo(&packet, 0, 20, number));
+    put(&mut packet, field, sum);
+    packet
+}
+
+/// Tests at which length an unfinished packet counts as several, that only TCP is cut, and only where a segment has
+/// payload, and that a link header does not count.
+#[test]
+fn what_is_longer_than_the_inner_mtu_was_joined_and_only_tcp_is_cut() {
+    let state = |config: Config, most, datagram: Vec<u8>| {
+        let mut decap = Decapsulator::new(Config { unfinished: Some(most), ..opposite(&config) }).unwrap();
+        let meta = Received { csum: OuterCsum::Absent, ..Received::default() };
+        let mut out = Packet::default();
+        decap.pull(Frag::all(datagram), &meta, &mut out).map(|()| out.offload.unit)
+    };
+    let single = Unit::Whole(Csum::Partial);
+    let train = |size| Unit::Train { csum: TrainCsum::Partial, gso: Gso { kind: GsoKind::Tcp, size, fixed_ids: 0 } };
+    for (kind, len, most, expected) in [
+        (Kind::Tcp, 60, 100, single),
+        (Kind::Tcp, 61, 100, train(60)),
+        (Kind::Udp, 200, 100, single),
+        (Kind::Tcp, 200, 39, single),
+        (Kind::Tcp, 200, 40, single),
+        (Kind::Tcp, 200, 41, train(1)),
+    ] {
+        let case = format!("{kind:?} {len} {most}");
+        let packet = primed(kind, len);
+        assert_eq!(state(sender(Mode::Ipip, Carrier::Bare), most, packet.clone()), Ok(expected), "{case}");
+        let tap = sender(Mode::GreTap(GreOptions::default()), Carrier::Bare);
+        let frame = [hex("00006558"), hex(MACS), hex("0800"), packet].concat();
+        assert_eq!(state(tap, most, frame), Ok(expected), "{case} in a frame");
+    }
+    // The GRE checksum of several packets is that of one of them, which the kernel has verified.
+    let numbered = sender(gre(None, true), Carrier::Bare);
+    let datagram = |len| [hex("80000800 12340000"), primed(Kind::Tcp, len)].concat();
+    assert_eq!(state(numbered, 100, datagram(200)), Ok(train(60)));
+    assert_eq!(state(numbered, 100, datagram(60)), Err(DecapRefusal::GreCsum));
+}
+
+#[test]
+fn the_padding_of_a_frame_is_cut_off_before_a_remote_checksum_is_completed() {
+    let datagram = hex(&format!("08200000 12345691 {FRAME_PRIMED} 0000beef"));
+    let meta = Received { csum: OuterCsum::Verified, ..Received::default() };
+    let mut decap = Decapsulator::new(opposite(&sender(Mode::Ethernet, vxlan(0x123456, true)))).unwrap();
+    let mut out = Packet::default();
+    assert_eq!(decap.pull(Frag::all(datagram), &meta, &mut out), Ok(()));
+    assert_eq!((bytes_of(&out), out.offload.unit), (hex(FRAME_PRIMED), Unit::Whole(Csum::Partial)));
+    assert!(out.layout.is_exact());
+}

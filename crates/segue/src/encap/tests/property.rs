@@ -385,3 +385,41 @@ fn fragments_of_one_datagram_have_one_source() {
         .collect();
     assert_eq!(slots[0], slots[1]);
 }
+
+const UDP: &str = "4500001e000040004011aca7c6120101c6120102 03e807d0000afd90 6869";
+
+/// Tests that the socket is chosen by the lower half of the flow hash, and the source port by the upper one among all
+/// dynamic ports (RFC 8086, section 3.2.1).
+#[test]
+fn socket_and_source_port_are_each_chosen_by_a_half_of_the_flow_hash() {
+    let seed = [7; 16];
+    for port in 0..64_u16 {
+        let mut bytes = hex(UDP);
+        put(&mut bytes, 20, port);
+        let mut packet = load(&bytes);
+        let inner = crate::encap::inner::Inner::of(&packet).unwrap();
+        let hash = crate::encap::entropy::FlowHash::new(seed).of(&inner);
+        let config = Config { slots: SourcePorts::Slots(16), seed, ..sender(Mode::Ip, Carrier::Fou) };
+        Encapsulator::new(config).unwrap().push(&mut packet).unwrap();
+        let sent = bytes_of(&packet);
+        let source = u64::from(u16::from_be_bytes([sent[20], sent[21]]));
+        let slot = u64::from(packet.outer.unwrap().slot);
+        assert_eq!((slot, source), (hash % (1 << 32) % 16, 49_152 + (hash >> 32) % 16_384), "source port {port}");
+    }
+}
+
+/// Tests that a raw port has one socket for each version of IP where both are inside, and one otherwise.
+#[test]
+fn what_goes_without_udp_takes_the_socket_of_its_protocol_number() {
+    let v6 = format!("60000000000a1140 {} {} 03e807d0000a0000 6869", "20".repeat(16), "21".repeat(16));
+    let v6 = v6.as_str();
+    let gre = Mode::Gre(GreOptions::default());
+    for (mode, inner, slot) in
+        [(Mode::Ip, UDP, 0), (Mode::Ip, v6, 1), (Mode::Ipip, UDP, 0), (Mode::Sit, v6, 0), (gre, UDP, 0), (gre, v6, 0)]
+    {
+        let config = Config { slots: SourcePorts::Slots(16), ..sender(mode, Carrier::Bare) };
+        let mut packet = load(&hex(inner));
+        Encapsulator::new(config).unwrap().push(&mut packet).unwrap();
+        assert_eq!(packet.outer.unwrap().slot, slot, "{mode:?}");
+    }
+}

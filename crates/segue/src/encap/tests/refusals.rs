@@ -457,3 +457,43 @@ fn packets_refused_by_the_encapsulator_are_unchanged() {
     assert_eq!([encap.push(&mut deep), encap.push(&mut deep)], [Ok(()), Ok(())]);
     assert_eq!(refused(Mode::Ip, &mut deep), EncapRefusal::TooDeep);
 }
+
+/// Tests that a packet has room for four tunnel levels and for 256 bytes of headers.
+#[test]
+fn a_packet_has_at_most_four_tunnel_levels_and_256_bytes_of_headers() {
+    // IPv4 with so many words of options (no operation) around a packet.
+    let in_ipv4 = |packet: Vec<u8>, words: usize| {
+        let len = 20 + 4 * words;
+        let mut ip = hex("45000000000040004004 0000 c6120001 c6120002");
+        ip[0] = 0x40 | (len / 4) as u8;
+        ip.resize(len, 1);
+        put(&mut ip, 2, (len + packet.len()) as u16);
+        let field = !naive_sum(&ip);
+        put(&mut ip, 10, field);
+        [ip, packet].concat()
+    };
+    let push = |bytes: &[u8], config: Config| {
+        let mut packet = load(bytes);
+        let result = Encapsulator::new(config).unwrap().push(&mut packet);
+        (result, packet.offload.layers().len(), packet.layout.header_len())
+    };
+    let bare = sender(Mode::Ipip, Carrier::Bare);
+    let three = (0..3).fold(hex(UDP), |packet, _| in_ipv4(packet, 0));
+    assert_eq!(push(&three, bare), (Ok(()), 4, 5 * 20 + 8));
+    assert_eq!(push(&in_ipv4(three, 0), bare), (Err(EncapRefusal::TooDeep), 4, 5 * 20 + 8));
+    // 3 * 60 + 20 + 8, and 20 or 40 + 8 + 4 + 16.
+    let long = (0..3).fold(hex(UDP), |packet, _| in_ipv4(packet, 10));
+    let over_v4 = sender(gre(Some(1), true, true), Carrier::Gue { remcsum: false });
+    let over_v6 = Config { local: address("2001:db8::1"), remote: address("2001:db8::2"), ..over_v4 };
+    assert_eq!(push(&long, over_v4), (Ok(()), 4, 256));
+    assert_eq!(push(&long, over_v6), (Err(EncapRefusal::TooDeep), 3, 208));
+}
+
+#[test]
+fn the_bytes_that_an_outer_checksum_covers_are_counted() {
+    let mut decap = Decapsulator::new(opposite(&sender(Mode::Ipip, RCO))).unwrap();
+    for count in [34, 68] {
+        decap.pull_packet(Frag::all(hex(WIRE)), &mut Packet::default()).unwrap();
+        assert_eq!(decap.checksummed_bytes(), count);
+    }
+}

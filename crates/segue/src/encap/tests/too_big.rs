@@ -6,6 +6,7 @@ use segue_testkit::oracle;
 
 use super::*;
 use crate::encap::{Fit, fit, is_to_group, too_big};
+use crate::packet::{Gso, GsoKind, TrainCsum};
 
 fn loaded(bytes: &[u8], start: Start) -> Packet<Vec<u8>> {
     let mut packet = Packet::default();
@@ -129,6 +130,40 @@ fn no_error_is_sent_about_a_packet_in_a_frame_to_a_group() {
             }
             // Without an Ethernet header there is no such address: an IPv4 packet may begin with an odd byte.
             assert!(!is_to_group(&loaded(&packet, Start::Ip)));
+        }
+    }
+}
+
+/// Tests that a packet shorter than what an error may quote is quoted whole, and nothing behind it.
+#[test]
+fn a_short_packet_is_quoted_whole() {
+    let link = Ethernet { dst: [2; 6], src: [4; 6], tags: vec![(0x8100, 7)] };
+    for (ip, header) in [(Ip::V4(V4::new(1, 1, 2)), 20), (Ip::V6(V6::new(1, 1, 2)), 40)] {
+        let inner = Sender::udp(ip, 1).send(300, 0).bytes();
+        for (bytes, start, l3) in [(inner.clone(), Start::Ip, 0), (link.wrap(&inner), Start::Ethernet, 18)] {
+            let mut out = [0xee; 2000];
+            let (from, end) = (l3 + header + 8, l3 + header + 8 + inner.len());
+            assert_eq!(too_big(&loaded(&bytes, start), 200, &mut out), Some(end));
+            assert_eq!((&out[from..end], out[end]), (&inner[..], 0xee));
+        }
+    }
+}
+
+/// Tests that of a train the length of each segment counts, without its link headers but with their tags.
+#[test]
+fn a_train_fits_where_its_segments_do() {
+    for (ip, headers) in [(Ip::V4(V4::new(1, 1, 2)), 40), (Ip::V6(V6::new(1, 1, 2)), 60)] {
+        let inner = Sender::tcp(ip, 1, 1, Vec::new()).send(3000, 0).bytes();
+        for tags in [None, Some(vec![]), Some(vec![(0x8100, 5)])] {
+            let counted = 4 * tags.as_ref().map_or(0, Vec::len);
+            let mut packet = match tags {
+                None => loaded(&inner, Start::Ip),
+                Some(tags) => loaded(&Ethernet { dst: [2; 6], src: [4; 6], tags }.wrap(&inner), Start::Ethernet),
+            };
+            let gso = Gso { kind: GsoKind::Tcp, size: 1300, fixed_ids: 0 };
+            packet.offload.unit = Unit::Train { csum: TrainCsum::Partial, gso };
+            assert_eq!(fit(&packet, headers + 1300 + counted), Fit::Fits, "{counted}");
+            assert_eq!(fit(&packet, headers + 1299 + counted), Fit::TooBig(headers + 1299), "{counted}");
         }
     }
 }
