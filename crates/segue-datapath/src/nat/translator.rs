@@ -9,7 +9,7 @@ use super::config::{Config, Protocol};
 use super::connections::ObservedPacket;
 use super::fragment::{Direction, FragmentTable, Part};
 use super::outcome::{Done, Refusal};
-use super::rewrite::{self, Content, Flow, Side, TransportAddr};
+use super::rewrite::{self, Content, Side, TransportAddr};
 use super::table::{Mapping, Table};
 
 /// A translator with its tables.
@@ -108,7 +108,6 @@ impl Nat {
         let outside = self.table.outbound(protocol, (source.address, source.port), seen, now)?;
         rewrite::flow(packet, &flow, Side::Source, TransportAddr { address, port: outside }, copy)?;
         let Some(target) = target else { return Ok(Done::Translated) };
-        let flow = Flow { source: TransportAddr { address, port: outside }, ..flow };
         rewrite::flow(packet, &flow, Side::Destination, TransportAddr { address: target.0, port: target.1 }, copy)?;
         let seen = ObservedPacket { remote: (address, outside), is_hairpin, segment: flow.segment, is_outbound: false };
         let _ = self.table.by_outside(protocol, flow.destination.port, now, Some(seen));
