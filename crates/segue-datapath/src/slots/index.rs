@@ -152,4 +152,22 @@ mod tests {
         let left = (0..16).filter(|slot| index.find(slot, |at| at == *slot).is_some());
         assert_eq!(left.count(), 12);
     }
+
+    /// Tests that keys with the same hash of 32 bits, of which there are two among about 80,000, are told apart.
+    #[test]
+    fn keys_with_the_same_hash_are_told_apart_and_none_is_left_after_a_clear() {
+        let (mut index, mut known) = (Index::default(), HashMap::new());
+        let same = (0..u32::MAX).find_map(|key| known.insert(index.hash(&key), key).map(|before| (before, key)));
+        let (one, other) = same.expect("there are more keys than hashes");
+        assert!(other > 9, "hashes differ: {one} and {other}");
+        index.insert(&one, 0);
+        assert_eq!(index.find(&other, |slot| slot == 1), None);
+        index.insert(&other, 1);
+        for (key, slot) in [(one, 0), (other, 1)] {
+            assert_eq!(index.find(&key, |at| at == slot), Some(slot));
+        }
+        index.clear();
+        assert!(index.is_empty());
+        assert_eq!([one, other].map(|key| index.find(&key, |_| true)), [None; 2]);
+    }
 }

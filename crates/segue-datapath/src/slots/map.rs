@@ -168,4 +168,15 @@ mod tests {
         }
         assert_eq!((map.len(), sizes(&map)), (1000, before));
     }
+
+    #[test]
+    fn all_keys_are_walked_and_values_change_in_their_places() {
+        let mut map = SlotMap::default();
+        (0..5_u8).for_each(|key| _ = map.insert(key, 10 * key));
+        map.remove(&2);
+        map.iter_mut().for_each(|(key, value)| *value += key);
+        assert_eq!(map.keys().copied().collect::<Vec<_>>(), [0, 1, 3, 4]);
+        let values = [0, 1, 2, 3, 4].map(|key| map.get(&key).copied());
+        assert_eq!(values, [Some(0), Some(11), None, Some(33), Some(44)]);
+    }
 }

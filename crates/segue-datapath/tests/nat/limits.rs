@@ -179,6 +179,20 @@ fn a_packet_between_two_hosts_inside_does_not_evict_the_mapping_that_it_is_for()
 }
 
 #[test]
+fn a_host_with_more_mappings_gives_up_another_one_than_that_which_a_hairpinned_packet_is_for() {
+    // Both mappings were answered; the limit is that of the table, or the ports.
+    for (most, last, seed) in (0..16).flat_map(|seed| [(2, u16::MAX, seed), (99, 2001, seed)]) {
+        let mut nat = nat(|config| (config.most, config.ports, config.seed) = (most, (2000, last), seed));
+        for port in [2000, 2001] {
+            send_request_and_answer(&mut nat, other(port), 0).unwrap();
+        }
+        let mut packet = load(&udp(([198, 18, 0, 3], 7), (OUTSIDE, 2000), 5).bytes());
+        assert_eq!(nat.outbound(&mut packet, Nanos(2), &mut super::copy), Ok(Done::Hairpin));
+        assert_eq!((ports(&nat), nat.early_drops()), (vec![7, 2000], 1));
+    }
+}
+
+#[test]
 fn an_icmp_mapping_lives_for_a_minute() {
     for (second, is_alive) in [(60, true), (61, false)] {
         let mut nat = nat(|_| ());
