@@ -135,8 +135,8 @@ struct segue_joiner *segue_joiner_new(const struct segue_joiner_config *config);
 void segue_joiner_free(struct segue_joiner *joiner);
 /* Joins a batch, in the order of arrival, and lists the trains; returns their number. The virtio-net header and the
  * headers of a train are one piece, the first, which lies in the joiner until its next call; everything else lies in
- * the packets. A packet that owes a checksum and is of another protocol than TCP and UDP, such as ICMP, or a fragment, is
- * passed on as it is; it is lost where TCP or UDP is behind more headers than are read, or has wrong lengths.
+ * the packets. A packet that owes a checksum and is of another protocol than TCP and UDP, such as ICMP, or a fragment,
+ * is passed on as it is; it is lost where TCP or UDP is behind more headers than are read, or has wrong lengths.
  * Needs as many trains as packets, and twice as many pieces. */
 ptrdiff_t segue_join(struct segue_joiner *joiner, const struct segue_buf *packets, size_t count,
                      struct segue_train *trains, size_t train_count, struct segue_piece *pieces, size_t piece_count);

@@ -52,7 +52,10 @@ pub fn all() -> Found {
             Ok(instance) => found.instances.push(instance),
             Err(error) if is_dead(&error) => {}
             Err(error) => {
-                if matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::InvalidData) {
+                if matches!(
+                    error.kind(),
+                    ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::InvalidData
+                ) {
                     closing.push(name);
                 }
                 found.failed.push((name.clone(), failure(name, path, &error)));
