@@ -123,8 +123,7 @@ pub(crate) fn all() -> Vec<Row> {
         joined(one, "known-1", "GRO, checksums known, 1 flow, 64 packets of 1,448 bytes")
             .aims([AimedAt(16.0), Faster("DPDK", 1.4)]),
         joined(eight, "known-8", "GRO, checksums known, 8 flows").aims([AimedAt(18.0), Faster("DPDK", 1.45)]),
-        joined(sixty_four, "known-64", "GRO, checksums known, 64 flows")
-            .aims([AimedAt(18.0), Faster("DPDK", 5.3)]),
+        joined(sixty_four, "known-64", "GRO, checksums known, 64 flows").aims([AimedAt(18.0), Faster("DPDK", 5.3)]),
         verifying("verifying-1", "GRO, verifying, 1 flow", one).aims([
             Plus("known-1", 1.2, "sum"),
             Faster("tun-rs", 1.0),
