@@ -366,7 +366,7 @@ fn owner(name: &str) -> Option<String> {
 /// Returns the name and the path of every control socket in the directories of this user, sorted by name. Of one name
 /// those come first that this user may change, in the order of the directories.
 fn sockets() -> Vec<(String, PathBuf)> {
-    sockets_in(&place::to_search())
+    sockets_in(&place::of_instances())
 }
 
 /// Returns the control sockets of these directories as [`sockets`] does.

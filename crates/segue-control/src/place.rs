@@ -24,7 +24,7 @@ pub const NOT_FOR_CONTROL: u32 = 0o1000;
 /// The file name suffix of a service's socket.
 pub const SERVICE: &str = ".service";
 
-/// The only directory that this process searches, once [`search_only`] has set it.
+/// The only directory in which this process asks instances, once [`search_only`] has set it.
 static ONLY: OnceLock<PathBuf> = OnceLock::new();
 
 /// A directory that may hold control sockets.
@@ -90,21 +90,28 @@ pub fn for_new() -> io::Result<PathBuf> {
     Err(last)
 }
 
-/// Limits the search of this process to one directory: a service is to ask its own instances, and not those of other
-/// directories that have the same names. The first call counts.
+/// Limits the instances that this process asks to those of one directory: a service is to ask its own, and not those of
+/// other directories that have the same names. The first call counts.
 pub fn search_only(directory: PathBuf) {
     let _: Result<(), PathBuf> = ONLY.set(directory);
 }
 
 /// Returns the directories that may hold this user's instances, the preferred one first, and then root's.
 pub fn to_search() -> Vec<PathBuf> {
-    let mut paths: Vec<PathBuf> = match ONLY.get() {
-        Some(only) => vec![only.clone()],
-        None => places().into_iter().map(|place| place.path).collect(),
-    };
-    if ONLY.get().is_none() && std::env::var_os(VARIABLE).is_none() {
+    let mut paths: Vec<PathBuf> = places().into_iter().map(|place| place.path).collect();
+    if std::env::var_os(VARIABLE).is_none() {
         paths.push("/run/segue".into());
     }
+    usable(paths)
+}
+
+/// Returns the directories in which this process asks instances: those of [`to_search`], or the one of [`search_only`].
+pub(crate) fn of_instances() -> Vec<PathBuf> {
+    ONLY.get().map_or_else(to_search, |only| usable(vec![only.clone()]))
+}
+
+/// Returns those of the paths that may be searched, each of them once.
+fn usable(paths: Vec<PathBuf>) -> Vec<PathBuf> {
     let mut paths = once(paths);
     paths.retain(|path| fs::symlink_metadata(path).is_ok_and(|data| trusted(&data) || of_a_service(path, &data)));
     paths
