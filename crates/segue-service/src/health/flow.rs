@@ -87,12 +87,19 @@ impl Flow {
         counts != before
     }
 
+    /// Returns whether a packet was certainly received after `then`: the time of an update is only the latest possible
+    /// one.
+    pub(super) fn received_since(&self, then: Instant) -> bool {
+        self.received_after.is_some_and(|after| after >= then)
+    }
+
     /// Notes the time of the last ICMP error about a datagram of the tunnel.
     pub(super) fn note_refusal(&mut self, at: Instant) {
+        let despite = self.refusals.is_some_and(|known| self.received_since(known.last));
         match &mut self.refusals {
             Some(known) if at <= known.last => {}
             Some(known) if at - known.last < REFUSALS => {
-                known.despite |= self.received_after.is_some_and(|after| after >= known.last);
+                known.despite |= despite;
                 known.last = at;
             }
             refusals => *refusals = Some(Refusals { first: at, last: at, was_quiet: false, despite: false }),
@@ -102,7 +109,7 @@ impl Flow {
     /// Returns whether the remote end sent nothing while it refused packets, and packets were received after the last
     /// ICMP error. An end that sends all the time although another port of it is asked says nothing by that.
     pub(super) fn is_heard_again(&self) -> bool {
-        let is_after = |refusals: Refusals| self.received_after.is_some_and(|after| after >= refusals.last);
+        let is_after = |refusals: Refusals| self.received_since(refusals.last);
         self.refusals.is_some_and(|refusals| refusals.was_quiet && !refusals.despite && is_after(refusals))
     }
 

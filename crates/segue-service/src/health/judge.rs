@@ -313,7 +313,7 @@ pub(crate) fn tx_on(link: &str) -> String {
 fn silent(monitored: &Monitored, flow: &Flow, now: Instant) -> Option<Complaint> {
     let Some(Verdict::Silent { span, has_replied, quiet, sends_requests }) = flow.probe else { return None };
     let remote = monitored.remotes.first()?;
-    let hears = flow.last_received.is_some_and(|at| now.saturating_duration_since(at) < quiet);
+    let hears = flow.received_since(now - quiet);
     let cause = match (sends_requests, hears, has_replied) {
         (true, ..) => "its own probes arrive, so that packets to it are lost, or it drops them",
         (_, true, _) => "packets from it arrive, so that its `probe` is off, or packets to it are lost",
@@ -589,6 +589,23 @@ mod tests {
         assert_eq!(codes(&flow, &evidence), ["probe_unanswered", "offload_off"], "that does not explain it");
         evidence.view.links.get_mut(&2).unwrap().is_up = false;
         assert_eq!(codes(&flow, &evidence), ["link_down", "offload_off"]);
+    }
+
+    #[test]
+    fn packets_from_before_the_silence_are_no_sign_of_life_although_their_count_was_read_later() {
+        let (begin, mut flow) = (Instant::now(), Flow::default());
+        let mut why = |received: u64, ms: u64| {
+            let now = begin + Duration::from_millis(ms);
+            flow.update(Counts { received, ..Counts::default() }, now);
+            let (span, quiet) = (Duration::from_millis(2400), Duration::from_millis(1150));
+            flow.probe = Some(Verdict::Silent { span, has_replied: true, quiet, sends_requests: false });
+            judge(&monitored(), &flow, &Evidence { view: view(), ..Evidence::default() }, now).remove(0).why.unwrap()
+        };
+        why(1, 0);
+        // The last one may have arrived at any time since the first update.
+        why(2, 1300);
+        assert!(why(2, 2400).contains("silently drops packets"));
+        assert!(why(3, 2900).contains("packets from it arrive"), "after 2.4 s");
     }
 
     #[test]
