@@ -11,7 +11,7 @@ use segue_host::sys::{self, Pid};
 use segue_host::{peer, process};
 
 use crate::error::{Error, Kind, printable};
-use crate::exchange::{talk, talk_to_all};
+use crate::exchange::{query_all, talk};
 use crate::knobs::{Change, Knob};
 use crate::mapping::Mapping;
 use crate::model::{Instance, PeerTable, Side};
@@ -46,7 +46,7 @@ pub fn all() -> Found {
     let (mut found, mut closing) = (Found::default(), Vec::new());
     let sockets = sockets();
     let paths: Vec<&Path> = sockets.iter().map(|(_, path)| path.as_path()).collect();
-    let answers = talk_to_all(&paths, &Request::Get(Topic::Stat).line(), ANSWER_TIME);
+    let answers = query_all(&paths, &Request::Get(Topic::Stat).line(), ANSWER_TIME);
     for ((name, path), answer) in sockets.iter().zip(answers) {
         match answer.and_then(|answer| Ok(instance(Response::parse(&answer)?)?)) {
             Ok(instance) => found.instances.push(instance),

@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use segue_host::sys::{self, Want};
@@ -17,6 +18,8 @@ use crate::protocol::ANSWER_LEN;
 const TOGETHER: usize = 64;
 /// Pause before another attempt to connect to a socket whose queue is full, which is so for a moment where many ask.
 const AGAIN: Duration = Duration::from_millis(20);
+/// Pause before a socket is asked again whose process closed: by then a successor listens.
+const SUCCESSION: Duration = Duration::from_millis(50);
 
 /// A request to the socket `path`, and the part of the answer that has arrived.
 struct Exchange<'a> {
@@ -119,6 +122,29 @@ pub(crate) fn talk_to_all(paths: &[&Path], line: &str, longest: Duration) -> Vec
     }
 }
 
+/// Sends a request that changes nothing to each socket, as [`talk_to_all`] does, and once more to those whose process
+/// closed without an answer: it has ended, or another process has just taken its place.
+///
+/// # Errors
+/// For each socket as [`talk`] has them.
+pub(crate) fn query_all(paths: &[&Path], line: &str, longest: Duration) -> Vec<io::Result<Vec<u8>>> {
+    let mut outcomes = talk_to_all(paths, line, longest);
+    let has_closed = |outcome: &io::Result<Vec<u8>>| {
+        let error = outcome.as_ref().err().map(io::Error::kind);
+        matches!(error, Some(io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe))
+    };
+    let (closed, again): (Vec<&mut io::Result<Vec<u8>>>, Vec<&Path>) =
+        outcomes.iter_mut().zip(paths).filter(|(outcome, _)| has_closed(outcome)).unzip();
+    if again.is_empty() {
+        return outcomes;
+    }
+    thread::sleep(SUCCESSION);
+    for (outcome, later) in closed.into_iter().zip(talk_to_all(&again, line, longest)) {
+        *outcome = later;
+    }
+    outcomes
+}
+
 /// Returns the error number for an instance that closes without an answer: EACCES where `uid` may not ask, ECONNRESET
 /// where the instance ended. Root and the owner of the socket always may ask.
 fn silence(path: &Path, uid: u32) -> i32 {
@@ -131,7 +157,7 @@ mod tests {
     use std::io::{BufRead, BufReader};
     use std::os::unix::net::UnixListener;
     use std::path::PathBuf;
-    use std::thread;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
 
@@ -201,6 +227,24 @@ mod tests {
         let outcomes = talk_to_all(&vec![&*path; 3 * TOGETHER + 1], "request", Duration::from_secs(60));
         assert_eq!(outcomes.len(), 3 * TOGETHER + 1);
         assert!(outcomes.iter().all(|outcome| outcome.as_ref().is_ok_and(|answer| answer == b"answer")));
+    }
+
+    #[test]
+    fn a_socket_whose_process_is_replaced_is_asked_again_and_one_that_always_closes_once() {
+        static HAS_CLOSED: AtomicBool = AtomicBool::new(false);
+        let folder = Folder::new("replaced");
+        let replaced = folder.serve("replaced", |mut stream| {
+            if HAS_CLOSED.swap(true, Ordering::Relaxed) {
+                stream.write_all(b"successor").unwrap();
+            }
+        });
+        let steady = folder.serve("steady", |mut stream| stream.write_all(b"answer").unwrap());
+        let closing = folder.serve("closing", drop);
+        let none = folder.0.join("none");
+        let outcomes = query_all(&[&*steady, &*closing, &*replaced, &*none], "request", Duration::from_secs(60));
+        let kinds: Vec<_> = outcomes.iter().map(|outcome| outcome.as_deref().map_err(io::Error::kind)).collect();
+        let (reset, none) = (Err(io::ErrorKind::ConnectionReset), Err(io::ErrorKind::NotFound));
+        assert_eq!(kinds, [Ok(&b"answer"[..]), reset, Ok(b"successor"), none]);
     }
 
     #[test]

@@ -105,27 +105,28 @@ pub fn to_search() -> Vec<PathBuf> {
     usable(paths)
 }
 
+/// Returns whether `folder` is one of the directories of [`to_search`], whatever path leads to it.
+pub fn is_searched(folder: &Path) -> bool {
+    let identity = |path: &Path| fs::metadata(path).ok().map(|data| (data.dev(), data.ino()));
+    identity(folder).is_some_and(|own| to_search().iter().any(|path| identity(path) == Some(own)))
+}
+
 /// Returns the directories in which this process asks instances: those of [`to_search`], or the one of [`search_only`].
 pub(crate) fn of_instances() -> Vec<PathBuf> {
     ONLY.get().map_or_else(to_search, |only| usable(vec![only.clone()]))
 }
 
-/// Returns those of the paths that may be searched, each of them once.
-fn usable(paths: Vec<PathBuf>) -> Vec<PathBuf> {
-    let mut paths = once(paths);
-    paths.retain(|path| fs::symlink_metadata(path).is_ok_and(|data| trusted(&data) || of_a_service(path, &data)));
+/// Returns those of the paths that may be searched, and of several paths to one directory the first.
+fn usable(mut paths: Vec<PathBuf>) -> Vec<PathBuf> {
+    let mut known = Vec::new();
+    paths.retain(|path| {
+        let Ok(data) = fs::symlink_metadata(path) else { return false };
+        let directory = (data.dev(), data.ino());
+        let is_new = !known.contains(&directory) && (trusted(&data) || of_a_service(path, &data));
+        known.extend(is_new.then_some(directory));
+        is_new
+    });
     paths
-}
-
-/// Returns the paths in their order, each of them once.
-fn once(paths: Vec<PathBuf>) -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> = Vec::new();
-    for path in paths {
-        if !found.contains(&path) {
-            found.push(path);
-        }
-    }
-    found
 }
 
 /// Returns whether this user may change the instance with the control socket `path`: root may change that of any user
@@ -193,12 +194,16 @@ mod tests {
     }
 
     #[test]
-    fn directories_keep_their_order_and_are_there_once() {
-        let paths = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<_>>();
-        let of_user = paths(&["/user/1/segue", "/tmp/segue-1", "/run/segue"]);
-        assert_eq!(once(of_user.clone()), of_user);
-        let of_root = paths(&["/run/segue", "/a/segue", "/run/segue"]);
-        assert_eq!(once(of_root), paths(&["/run/segue", "/a/segue"]));
+    fn directories_keep_their_order_and_each_is_there_once_whatever_path_leads_to_it() {
+        let top = std::env::temp_dir().join(format!("segue-once-{}", std::process::id()));
+        let [own, other, linked] = ["run/segue", "other/segue", "linked"].map(|name| top.join(name));
+        for path in [&own, &other] {
+            DirBuilder::new().recursive(true).mode(0o700).create(path).expect("a directory");
+        }
+        std::os::unix::fs::symlink(top.join("run"), &linked).expect("a link");
+        let found = usable(vec![other.clone(), own.clone(), top.join("none"), linked.join("segue"), other.clone()]);
+        fs::remove_dir_all(&top).expect("it is removed");
+        assert_eq!(found, [other, own]);
     }
 
     #[test]

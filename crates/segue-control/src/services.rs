@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::client::{ANSWER_TIME, FULL, failure, is_dead, is_full};
 use crate::error::{Error, Kind, printable};
-use crate::exchange::{talk, talk_to_all};
+use crate::exchange::{query_all, talk};
 use crate::place::{self, SERVICE};
 use crate::protocol::{
     Failure, Refused, Reloaded, ServiceRequest, ServiceResponse, ServiceState, ServiceTopic, Upgraded,
@@ -51,7 +51,7 @@ pub fn all() -> Found {
     let mut found = Found::default();
     let sockets = sockets();
     let paths: Vec<&Path> = sockets.iter().map(|(_, path)| path.as_path()).collect();
-    let answers = talk_to_all(&paths, &ServiceRequest::Get(ServiceTopic::Service).line(), ANSWER_TIME);
+    let answers = query_all(&paths, &ServiceRequest::Get(ServiceTopic::Service).line(), ANSWER_TIME);
     for ((name, path), answer) in sockets.iter().zip(answers) {
         match answer.and_then(|answer| state(&answer)) {
             Ok(state) => found.services.push(Service { name: name.clone(), state, path: path.clone() }),
@@ -151,17 +151,33 @@ fn not_done(service: &Service, answer: ServiceResponse) -> NotReloaded {
     }
 }
 
-/// Finds the service that `wanted` names.
+/// Finds the service that `wanted` names, by its name or its file.
 fn find(wanted: Option<&str>) -> Result<Service, Error> {
-    let Found { mut services, failed } = all();
+    choose(all(), wanted)
+}
+
+/// Chooses the service that `wanted` names among those that were found.
+fn choose(found: Found, wanted: Option<&str>) -> Result<Service, Error> {
+    let Found { mut services, failed } = found;
     let Some(wanted) = wanted else { return single(services, failed) };
     let whole = fs::canonicalize(wanted).ok().map(|path| path.display().to_string());
     // The file says more than a name that another file may have as well.
-    let at = services.iter().position(|service| whole.as_ref() == Some(&service.state.file));
-    if let Some(at) = at.or_else(|| services.iter().position(|service| service.name == wanted)) {
+    if let Some(at) = services.iter().position(|service| whole.as_ref() == Some(&service.state.file)) {
         return Ok(services.remove(at));
     }
-    if let Some((_, error)) = failed.into_iter().find(|(name, _)| name == wanted) {
+    let named: Vec<usize> = (0..services.len()).filter(|&at| services[at].name == wanted).collect();
+    match named[..] {
+        [] => {}
+        [at] => return Ok(services.remove(at)),
+        _ => {
+            let files = named.iter().map(|&at| services[at].state.file.as_str());
+            let message = format!("{} services are called `{}`", named.len(), printable(wanted));
+            return Err(Error::new(Kind::Conflict, message, list(files)).why("each has a file of its own"));
+        }
+    }
+    // One that does not answer does not say what file it has; it has its name from it.
+    let stem = whole.as_deref().and_then(|file| Path::new(file).file_stem()?.to_str());
+    if let Some((_, error)) = failed.into_iter().find(|(name, _)| name == wanted || Some(name.as_str()) == stem) {
         return Err(error);
     }
     let near = nearest(wanted, services.iter().map(|service| service.name.as_str()));
@@ -219,4 +235,40 @@ fn sockets() -> Vec<(String, PathBuf)> {
         .collect();
     found.sort_by(|(a, _), (b, _)| a.cmp(b));
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns services with these names and files, and one called `hung` that does not answer.
+    fn found(services: &[(&str, &str)]) -> Found {
+        let service = |(name, file): &(&str, &str)| Service {
+            name: (*name).to_owned(),
+            state: ServiceState { file: (*file).to_owned(), ..ServiceState::default() },
+            path: PathBuf::new(),
+        };
+        let error = failure("hung", Path::new("/none"), &io::ErrorKind::TimedOut.into());
+        Found { services: services.iter().map(service).collect(), failed: vec![("hung".to_owned(), error)] }
+    }
+
+    #[test]
+    fn of_two_services_with_one_name_neither_is_chosen_and_the_files_are_named() {
+        let two = [("edge", "/etc/edge.toml"), ("edge", "/home/edge.toml"), ("core", "/etc/core.toml")];
+        let error = choose(found(&two), Some("edge")).unwrap_err();
+        assert_eq!((error.kind, error.message.as_str()), (Kind::Conflict, "2 services are called `edge`"));
+        assert_eq!(error.hint, "segue reload /etc/edge.toml\nsegue reload /home/edge.toml");
+        assert_eq!(choose(found(&two), Some("core")).unwrap().name, "core");
+    }
+
+    #[test]
+    fn the_file_of_a_service_that_does_not_answer_stands_for_its_name() {
+        let path = std::env::temp_dir().join(format!("segue-services-{}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        let file = path.join("hung.toml");
+        fs::write(&file, "").unwrap();
+        let error = choose(found(&[("edge", "/etc/edge.toml")]), file.to_str()).unwrap_err();
+        fs::remove_dir_all(&path).unwrap();
+        assert_eq!(error.message, failure("hung", Path::new("/none"), &io::ErrorKind::TimedOut.into()).message);
+    }
 }

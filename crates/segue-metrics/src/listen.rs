@@ -198,7 +198,7 @@ impl io::Write for Stream {
 fn unix(path: &Path) -> Result<Listener, Result<Error, io::Error>> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     let is_control = path.extension().is_some_and(|end| end == "sock");
-    if is_control && place::to_search().iter().any(|known| known == folder) {
+    if is_control && place::is_searched(folder) {
         let why = format!("there NAME.sock in {} is the control socket of an instance", folder.display());
         let hint = format!("--listen unix:{}", path.with_extension("metrics").display());
         return Err(Ok(Error::new(Kind::Conflict, "this is a place for control sockets", hint).why(why)));
