@@ -96,6 +96,8 @@ const NOT_BEGUN: u64 = 0;
 const OVER: u64 = u64::MAX;
 /// Bit that marks a waiting thread; the other bits count rounds.
 pub const WAITS: u64 = 1;
+/// Time between two looks of [`Heartbeat::is_stuck`], of which twice as much counts at most.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// The numbers of an instance, for the threads and for the supervisor.
 #[derive(Clone, Debug)]
@@ -154,18 +156,28 @@ impl Heartbeat {
     }
 
     /// Returns whether a thread is in the middle of a round and does not finish it within `patience`. Returns at once
-    /// where the thread waits, has not begun, or has ended as it should.
+    /// where the thread waits, has not begun, or has ended as it should. Time in which this thread itself did not run
+    /// does not count, as it may be that of the machine.
     pub fn is_stuck(&self, thread: Thread, patience: Duration) -> bool {
+        self.stays(thread, patience, || thread::sleep(LOOK))
+    }
+
+    /// Returns whether a thread stays in the middle of a round for `patience`; `pause` waits from one look to the next.
+    fn stays(&self, thread: Thread, patience: Duration, pause: impl Fn()) -> bool {
         let number = || self.of(thread).load(Ordering::Relaxed);
-        let (first, begin) = (number(), Instant::now());
+        let (first, mut last) = (number(), Instant::now());
         if first & WAITS != 0 || matches!(first, NOT_BEGUN | OVER) {
             return false;
         }
+        let mut waited = Duration::ZERO;
         while number() == first {
-            if begin.elapsed() >= patience {
+            if waited >= patience {
                 return true;
             }
-            thread::sleep(Duration::from_millis(5));
+            pause();
+            let now = Instant::now();
+            waited += (now - last).min(2 * LOOK);
+            last = now;
         }
         false
     }
@@ -308,19 +320,33 @@ impl Watch {
     /// Checks the progress of the threads, `passed` after the last check; where more time passed than `tick`, the
     /// supervisor itself did not run. Returns the first fault.
     pub fn check(&mut self, passed: Duration, tick: Duration) -> Option<Stall> {
-        let main = self.stat.as_ref().and_then(read);
+        self.check_by(|stat| stat.and_then(read), passed, tick)
+    }
+
+    /// Checks the progress of the threads; `read` returns the state of the main thread.
+    fn check_by(
+        &mut self,
+        read: impl FnOnce(Option<&File>) -> Option<Usage>,
+        passed: Duration,
+        tick: Duration,
+    ) -> Option<Stall> {
+        let packets = self.heartbeat.of(Thread::Packets).load(Ordering::Relaxed);
+        // After the number, so that nothing of an earlier round counts.
+        let main = read(self.stat.as_ref());
         if main.is_some_and(|main| main.is_traced) {
             // A debugger holds it.
             self.seen.fill(LastBeat::default());
             return None;
         }
         let cpu = main.map(|main| main.cpu);
-        let waits = self.heartbeat.of(Thread::Packets).load(Ordering::Relaxed) & WAITS != 0;
-        self.is_asleep = self.heartbeat.workers == 1 && waits && cpu.is_some() && cpu == self.cpu;
+        self.is_asleep = self.heartbeat.workers == 1 && packets & WAITS != 0 && cpu.is_some() && cpu == self.cpu;
         self.cpu = cpu;
         let passed = passed.min(2 * tick);
         Thread::all(self.heartbeat.workers).find_map(|thread| {
-            let number = self.heartbeat.of(thread).load(Ordering::Relaxed);
+            let number = match thread {
+                Thread::Packets => packets,
+                _ => self.heartbeat.of(thread).load(Ordering::Relaxed),
+            };
             let cpu = main.filter(|_| thread == Thread::Packets).map(|main| main.cpu);
             let seen = &mut self.seen[thread.place()];
             if number != seen.number || matches!(number, NOT_BEGUN | OVER) {
@@ -459,6 +485,41 @@ mod tests {
             assert!(!heartbeat.is_stuck(Thread::Packets, long));
             looked.store(1, Ordering::Relaxed);
         });
+    }
+
+    #[test]
+    fn a_round_is_not_stuck_because_the_watching_thread_did_not_run() {
+        let heartbeat = Heartbeat::new(1).unwrap();
+        heartbeat.beat(Thread::Packets);
+        let looks = std::cell::Cell::new(0);
+        let pause = || {
+            thread::sleep(Duration::from_millis(60));
+            looks.set(looks.get() + 1);
+            if looks.get() == 3 {
+                heartbeat.beat(Thread::Packets);
+            }
+        };
+        assert!(!heartbeat.stays(Thread::Packets, Duration::from_millis(50), pause));
+        assert_eq!(looks.get(), 3);
+        assert!(heartbeat.stays(Thread::Packets, Duration::from_millis(50), pause));
+        assert_eq!(looks.get(), 8, "ten milliseconds a look");
+    }
+
+    #[test]
+    fn processor_time_of_an_earlier_round_does_not_count_whenever_the_supervisor_did_not_run() {
+        let (heartbeat, mut watch) = watch();
+        let used = |cpu: Duration| Some(Usage { is_traced: false, cpu, user: Duration::ZERO });
+        heartbeat.beat(Thread::Packets);
+        let late = |_: Option<&File>| {
+            // Between the two reads the loop gets on, and waits for packets.
+            heartbeat.beat(Thread::Packets);
+            heartbeat.wait(Thread::Packets);
+            used(Duration::ZERO)
+        };
+        assert_eq!(watch.check_by(late, TICK, TICK), None);
+        assert_eq!(watch.check_by(|_| used(LIMITS.cpu), TICK, TICK), None);
+        let found = watch.check_by(|_| used(2 * LIMITS.cpu), TICK, TICK);
+        assert_eq!(found, Some(Stall { thread: Thread::Packets, how: How::Cpu(LIMITS.cpu) }));
     }
 
     #[test]

@@ -49,7 +49,7 @@ use crate::sandbox::{self, Helper, Sandbox, SandboxConfig};
 use crate::started;
 
 /// Longest round of the packet loop that is not reported as a problem.
-const STUCK: Duration = Duration::from_millis(250);
+const STUCK: Duration = Duration::from_millis(500);
 
 /// Largest number of workers of an instance.
 pub const MOST_WORKERS: u16 = 64;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use segue::wire::icmp::v4 as icmp;
 use segue_host::error_queue::SocketError;
 
-use super::flow::Flow;
+use super::flow::{Flow, Outgoing};
 
 /// The constant facts about one tunnel.
 #[derive(Clone, Debug)]
@@ -87,19 +87,19 @@ pub(super) struct Refused {
     pub(super) at: Instant,
 }
 
-/// Sending time without another ICMP error after which the last one no longer counts. Linux sends at most one a
-/// second to each destination (`icmp_ratelimit`).
-pub(super) const FORGIVEN: Duration = Duration::from_secs(2);
+/// Time after an ICMP error from which on a packet that leaves without another one ends the refusal. Linux sends at
+/// most one error a second to each destination (`icmp_ratelimit`).
+pub(super) const FORGIVEN: Duration = Duration::from_millis(1500);
 
 impl Refused {
     /// Returns whether the error counts for a tunnel to its remote. Where it does not, it never will again.
     pub(super) fn counts_for(&self, monitored: &Monitored, flow: &Flow) -> bool {
-        let is_over = |sent: Instant| sent.saturating_duration_since(self.at) >= FORGIVEN;
+        let is_over = flow.sent_since(self.at + FORGIVEN);
         // An answer to a probe shows that packets arrive there again, and so does whatever else the only other end
         // sends.
         let replies = flow.last_reply.is_some_and(|reply| reply > self.at);
         let is_back = monitored.remotes.len() == 1 && flow.is_heard_again();
-        !(flow.last_sent.is_some_and(is_over) || replies || is_back)
+        !(is_over || replies || is_back)
     }
 }
 
@@ -143,22 +143,35 @@ pub(super) struct PathState {
     pub(super) has_failed: bool,
 }
 
+/// A local address of tunnels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Local {
+    /// The index of the link that has it, or had it last.
+    pub(super) link: u32,
+    /// Prefix length of the address at the start.
+    pub(super) len: u8,
+    /// The index of the only link that counts, for a link-local address.
+    pub(super) zone: Option<u32>,
+    /// Whether the host has it.
+    pub(super) is_here: bool,
+}
+
 /// The state of the underlay.
 #[derive(Clone, Debug, Default)]
 pub(super) struct View {
-    /// The last path to each remote, and whether the kernel still has a route.
+    /// The last path to each remote by the underlay, and whether the kernel still has a route.
     pub(super) paths: HashMap<IpAddr, (Option<PathState>, bool)>,
+    /// The remotes whose route leads back into the tunnel, each with the index of the interface that it leads to.
+    pub(super) loops: HashMap<IpAddr, u32>,
     pub(super) links: HashMap<u32, LinkView>,
-    /// Local addresses of the tunnels, with their prefix lengths at the start, and whether the host has them.
-    pub(super) locals: HashMap<IpAddr, (Option<u8>, bool)>,
-    /// The link of each local address of a tunnel with a peer table: the one that has it, or had it last.
-    pub(super) owners: HashMap<IpAddr, u32>,
+    /// Local addresses of the tunnels.
+    pub(super) locals: HashMap<IpAddr, Local>,
 }
 
 impl View {
     /// Returns the index of the link with the local address of a tunnel with a peer table.
     pub(super) fn owner(&self, monitored: &Monitored) -> Option<u32> {
-        monitored.link.map(|at_start| self.owners.get(&monitored.local).copied().unwrap_or(at_start))
+        monitored.link.map(|at_start| self.locals.get(&monitored.local).map_or(at_start, |local| local.link))
     }
 }
 
@@ -170,6 +183,8 @@ pub(super) struct Evidence {
     /// The last ICMP error about each remote for which one counts.
     pub(super) refused: HashMap<IpAddr, Refused>,
     pub(super) view: View,
+    /// The packets of all tunnels to the outside.
+    pub(super) outgoing: Outgoing,
     pub(super) by_kernel: ByKernel,
 }
 
@@ -178,6 +193,22 @@ impl Evidence {
     pub(super) fn note_refusal(&mut self, remote: IpAddr, refused: Refused) {
         if self.view.paths.contains_key(&remote) {
             self.refused.insert(remote, refused);
+        }
+    }
+
+    /// Forgets the refused datagrams from remotes from which any tunnel has received a packet at the update at `now`:
+    /// not everything from them is dropped.
+    pub(super) fn forgive_received(&mut self, monitored: &[Monitored], now: Instant) {
+        if !self.flows.iter().any(Flow::has_refused) {
+            return;
+        }
+        let receives = |(_, flow): &(&Monitored, &Flow)| flow.last_received == Some(now);
+        let received: HashSet<IpAddr> =
+            monitored.iter().zip(&self.flows).filter(receives).flat_map(|(of, _)| &of.remotes).copied().collect();
+        for (monitored, flow) in monitored.iter().zip(&mut self.flows) {
+            if monitored.remotes.iter().any(|remote| received.contains(remote)) {
+                flow.forgive();
+            }
         }
     }
 

@@ -30,6 +30,8 @@ struct Refusals {
 pub(super) struct Flow {
     pub(super) counts: Counts,
     pub(super) last_sent: Option<Instant>,
+    /// The time after which the last packet was certainly sent.
+    sent_after: Option<Instant>,
     pub(super) last_received: Option<Instant>,
     /// The time of the last update.
     updated: Option<Instant>,
@@ -79,8 +81,13 @@ impl Flow {
         }
         if sent > 0 {
             self.last_sent = Some(now);
+            self.sent_after = updated;
         }
         if refused > 0 {
+            // Strays that are far apart are no streak.
+            if !self.is_fresh(now) {
+                self.refused_in_a_row = 0;
+            }
             self.last_refused = Some(now);
             self.refused_in_a_row += if self.last_received == Some(now) { 0 } else { refused };
         }
@@ -91,6 +98,26 @@ impl Flow {
     /// one.
     pub(super) fn received_since(&self, then: Instant) -> bool {
         self.received_after.is_some_and(|after| after >= then)
+    }
+
+    /// Returns whether a packet was certainly sent after `then`.
+    pub(super) fn sent_since(&self, then: Instant) -> bool {
+        self.sent_after.is_some_and(|after| after >= then)
+    }
+
+    /// Returns whether datagrams were refused since the last accepted one.
+    pub(super) fn has_refused(&self) -> bool {
+        self.refused_in_a_row > 0
+    }
+
+    /// Forgets the datagrams that were refused.
+    pub(super) fn forgive(&mut self) {
+        self.refused_in_a_row = 0;
+    }
+
+    /// Returns whether the last refused datagram still counts.
+    fn is_fresh(&self, now: Instant) -> bool {
+        self.last_refused.is_some_and(|at| now.saturating_duration_since(at) < STALE)
     }
 
     /// Notes the time of the last ICMP error about a datagram of the tunnel.
@@ -115,8 +142,7 @@ impl Flow {
 
     /// Returns the reason where everything that arrives is refused.
     pub(super) fn refuses_everything(&self, now: Instant) -> Option<&'static str> {
-        let is_fresh = self.last_refused.is_some_and(|at| now.saturating_duration_since(at) < STALE);
-        (self.refused_in_a_row >= STRAY && is_fresh).then_some(self.counts.why).flatten()
+        (self.refused_in_a_row >= STRAY && self.is_fresh(now)).then_some(self.counts.why).flatten()
     }
 
     /// Returns how long, and how many, packets have been sent without an answer, from ten seconds on.
@@ -124,6 +150,42 @@ impl Flow {
         let (since, count) = self.unanswered?;
         let span = self.last_sent?.saturating_duration_since(since);
         (span >= UNANSWERED).then_some((span, count))
+    }
+}
+
+/// The packets of an instance to the outside.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Outgoing {
+    /// Number of packets that have left.
+    left: u64,
+    /// Number of packets that this host refused to send.
+    denied: u64,
+    /// Number of packets that were refused since the last one that has left.
+    denied_in_a_row: u64,
+    last_denied: Option<Instant>,
+}
+
+impl Outgoing {
+    /// Updates the numbers of packets that have left, and that this host refused to send. Returns whether
+    /// [`Outgoing::denied`] begins or ends.
+    pub(super) fn update(&mut self, left: u64, denied: u64, now: Instant) -> bool {
+        let before = *self;
+        (self.left, self.denied) = (left, denied);
+        let is_fresh = self.last_denied.is_some_and(|at| now.saturating_duration_since(at) < STALE);
+        if left > before.left || !is_fresh {
+            self.denied_in_a_row = 0;
+        }
+        let risen = denied.saturating_sub(before.denied);
+        if risen > 0 {
+            self.last_denied = Some(now);
+            self.denied_in_a_row += if left > before.left { 0 } else { risen };
+        }
+        self.denied().is_some() != before.denied().is_some()
+    }
+
+    /// Returns the time of the last refusal, where this host refuses all packets.
+    pub(super) fn denied(&self) -> Option<Instant> {
+        self.last_denied.filter(|_| self.denied_in_a_row >= STRAY)
     }
 }
 
@@ -208,5 +270,9 @@ mod tests {
         assert_eq!(flow.refuses_everything(at(begin, 121)), None, "some are taken");
         flow.update(refused(9, 1), at(begin, 122));
         assert_eq!(flow.refuses_everything(at(begin, 122)), Some("vni"), "and then no more");
+        flow.update(refused(10, 1), at(begin, 182));
+        assert_eq!(flow.refuses_everything(at(begin, 182)), None, "a stray long after them");
+        flow.update(refused(11, 1), at(begin, 183));
+        assert_eq!(flow.refuses_everything(at(begin, 183)), Some("vni"));
     }
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use segue_control::model::Complaint;
 
-use super::evidence::{ByKernel, Evidence, LinkView, Monitored, Refusal, Refused};
+use super::evidence::{ByKernel, Evidence, LinkView, Local, Monitored, Refusal, Refused, View};
 use super::flow::Flow;
 use super::probe::Verdict;
 use crate::reasons;
@@ -18,6 +18,7 @@ pub(super) fn judge(monitored: &Monitored, flow: &Flow, evidence: &Evidence, now
     let has_path = problems.is_empty();
     found.extend(problems);
     if has_path {
+        found.extend(denied(monitored, evidence, now));
         found.extend(monitored.remotes.iter().filter_map(|remote| refusal(monitored, *remote, flow, evidence, now)));
     }
     found.extend(flow.refuses_everything(now).map(|why| refused_here(monitored, why)));
@@ -54,7 +55,7 @@ fn path_problems(monitored: &Monitored, evidence: &Evidence) -> Vec<Complaint> {
     let of_table = view.owner(monitored).and_then(|index| view.links.get(&index));
     if let Some(link) = of_table {
         let role = |is_here: bool| format!("it {} the local address", if is_here { "has" } else { "had" });
-        let trouble = link_trouble(link, role).or_else(|| address_trouble(monitored, &link.name, evidence));
+        let trouble = link_trouble(link, role).or_else(|| address_trouble(monitored, view));
         return trouble.into_iter().collect();
     }
     let mut found: Vec<Complaint> = Vec::new();
@@ -63,12 +64,13 @@ fn path_problems(monitored: &Monitored, evidence: &Evidence) -> Vec<Complaint> {
         let link = last.and_then(|path| view.links.get(&path.link));
         let trouble = link
             .and_then(|link| link_trouble(link, |is_here| carries(*remote, is_here)))
-            .or_else(|| address_trouble(monitored, &monitored.underlay, evidence))
-            .or_else(|| (!has_route).then(|| no_route(monitored, *remote, evidence)))
+            .or_else(|| address_trouble(monitored, view))
+            .or_else(|| view.loops.get(remote).map(|into| route_loop(monitored, *remote, *into, view)))
+            .or_else(|| (!has_route).then(|| no_route(monitored, *remote, view)))
             .or_else(|| {
                 let path = last.filter(|path| path.has_failed)?;
                 let next = path.gateway.unwrap_or(*remote);
-                let dev = link.map_or(monitored.underlay.as_str(), |link| link.name.as_str());
+                let dev = underlay(monitored, *remote, view);
                 let protocol = if next.is_ipv4() { "ARP" } else { "neighbour discovery" };
                 Some(complaint(
                     "neighbour_gone",
@@ -104,31 +106,70 @@ fn link_trouble(link: &LinkView, role: impl Fn(bool) -> String) -> Option<Compla
     })
 }
 
-/// Returns the problem of the local address, which was one of the link `dev`.
-fn address_trouble(monitored: &Monitored, dev: &str, evidence: &Evidence) -> Option<Complaint> {
-    let (len, is_here) = evidence.view.locals.get(&monitored.local)?;
+/// Returns the problem of the local address.
+fn address_trouble(monitored: &Monitored, view: &View) -> Option<Complaint> {
     let local = monitored.local;
-    let prefix = len.map_or_else(|| local.to_string(), |len| format!("{local}/{len}"));
+    let Local { link, len, is_here, .. } = view.locals.get(&local)?;
+    let dev = view.links.get(link).map_or(&monitored.underlay, |link| &link.name);
     (!is_here).then(|| {
         complaint(
             "address_gone",
             format!("{local} is no address of this host"),
             "the tunnel sends from it and listens on it".to_owned(),
-            format!("sudo ip addr add {prefix} dev {dev}"),
+            format!("sudo ip addr add {local}/{len} dev {dev}"),
         )
     })
 }
 
-fn no_route(monitored: &Monitored, remote: IpAddr, evidence: &Evidence) -> Complaint {
-    let last = evidence.view.paths.get(&remote).and_then(|(path, _)| *path);
-    let dev = last.and_then(|path| evidence.view.links.get(&path.link)).map_or(&monitored.underlay, |link| &link.name);
-    let via = last.and_then(|path| path.gateway).map(|gateway| format!(" via {gateway}")).unwrap_or_default();
+/// Returns the present name of the link to a remote, or the last one.
+fn underlay<'a>(monitored: &'a Monitored, remote: IpAddr, view: &'a View) -> &'a str {
+    let path = view.paths.get(&remote).and_then(|(path, _)| *path);
+    path.and_then(|path| view.links.get(&path.link)).map_or(&monitored.underlay, |link| &link.name)
+}
+
+/// Returns the last router and link to a remote, as words of `ip route`.
+fn next_hop(monitored: &Monitored, remote: IpAddr, view: &View) -> String {
+    let dev = underlay(monitored, remote, view);
+    let Some(path) = view.paths.get(&remote).and_then(|(path, _)| *path) else {
+        return format!("via ROUTER dev {dev}");
+    };
+    match path.gateway {
+        Some(gateway) if gateway.is_ipv4() == remote.is_ipv4() => format!("via {gateway} dev {dev}"),
+        Some(gateway) => format!("via inet6 {gateway} dev {dev}"),
+        None => format!("dev {dev}"),
+    }
+}
+
+/// Returns the problem of a remote whose route leads back into the tunnel, by the interface `into`.
+fn route_loop(monitored: &Monitored, remote: IpAddr, into: u32, view: &View) -> Complaint {
+    let name = view.links.get(&into).map_or(&monitored.name, |link| &link.name);
+    complaint(
+        "route_loop",
+        format!("the route to {remote} leads into {name}"),
+        "what the tunnel sends comes back to it: no packet leaves this host".to_owned(),
+        format!("sudo ip route replace {remote} {}", next_hop(monitored, remote, view)),
+    )
+}
+
+fn no_route(monitored: &Monitored, remote: IpAddr, view: &View) -> Complaint {
     complaint(
         "no_route",
         format!("no route to {remote}"),
         format!("the kernel has no route from {} to it any more", monitored.local),
-        format!("sudo ip route add {remote}{via} dev {dev}"),
+        format!("sudo ip route add {remote} {}", next_hop(monitored, remote, view)),
     )
+}
+
+/// Returns the problem of an instance all of whose packets this host itself refuses.
+fn denied(monitored: &Monitored, evidence: &Evidence, now: Instant) -> Option<Complaint> {
+    // What the kernel sends to the peers of a table is not counted here.
+    let at = evidence.outgoing.denied().filter(|_| !monitored.remotes.is_empty())?;
+    Some(complaint(
+        "filtered",
+        format!("a filter of this host refuses packets from {}", monitored.local),
+        format!("the kernel did not permit to send them (EPERM), the last one {}", ago(at, now)),
+        "sudo nft list ruleset; ip rule".to_owned(),
+    ))
 }
 
 /// Returns a problem where the remote end, or a router or filter on the path, answers with ICMP errors.
@@ -141,6 +182,9 @@ fn refusal(monitored: &Monitored, remote: IpAddr, flow: &Flow, evidence: &Eviden
     };
     let when = ago(at, now);
     let sender = from.filter(|from| *from != remote).map_or_else(|| "it".to_owned(), |from| from.to_string());
+    let dev = underlay(monitored, remote, &evidence.view);
+    // A link-local address has no meaning without its link.
+    let on = monitored.zone.map(|_| format!(" dev {dev}")).unwrap_or_default();
     Some(match (kind, monitored.ports) {
         (Refusal::Port, Some((_, dport))) => complaint(
             "refused",
@@ -165,9 +209,9 @@ fn refusal(monitored: &Monitored, remote: IpAddr, flow: &Flow, evidence: &Eviden
         ),
         (Refusal::Unreachable, _) if from == Some(monitored.local) => complaint(
             "neighbour_gone",
-            format!("{remote} does not answer on {}", monitored.underlay),
+            format!("{remote} does not answer on {dev}"),
             format!("this host's kernel found no neighbour for it {when}; {received}"),
-            format!("ip neigh show dev {}; ip route get {remote}", monitored.underlay),
+            format!("ip neigh show dev {dev}; ip route get {remote}{on}"),
         ),
         (Refusal::Unreachable, _) => complaint(
             "unreachable",

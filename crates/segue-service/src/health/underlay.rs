@@ -1,6 +1,6 @@
 //! The state of the underlay as the kernel reports it: links with their offloads, routes, neighbours and addresses.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::net::{IpAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,7 +9,7 @@ use segue_host::netlink::Netlink;
 use segue_host::prefix::Prefix;
 use segue_host::sys;
 
-use super::evidence::{LinkView, Monitored, PathState, View};
+use super::evidence::{LinkView, Local, Monitored, PathState, View};
 
 /// Commands of ethtool that read one feature (linux/ethtool.h).
 const GTXCSUM: u32 = 0x16;
@@ -22,6 +22,9 @@ const TX: &[&str] = &["tx-checksum-ipv4", "tx-checksum-ip-generic", "tx-checksum
 const TSO: &[&str] = &["tx-tcp-segmentation", "tx-tcp6-segmentation"];
 /// Feature that `ethtool -K DEV gro` switches.
 const GRO: &[&str] = &["rx-gro"];
+
+/// Largest number of tunnels of an instance each of which has its packets carried by the next one: more are a circle.
+const NESTED: usize = 8;
 
 /// A reader of the underlay's state. It is opened with all rights and needs none later.
 pub(super) struct Underlay {
@@ -49,10 +52,18 @@ impl Underlay {
     pub(super) fn first(&mut self, monitored: &[Monitored]) -> io::Result<View> {
         let mut view = View::default();
         let addresses = self.netlink.all_addresses()?;
-        for local in monitored.iter().map(|monitored| monitored.local).collect::<BTreeSet<_>>() {
-            let found = addresses.iter().find(|(_, prefix)| prefix.address == local);
+        for monitored in monitored {
+            if view.locals.contains_key(&monitored.local) {
+                continue;
+            }
+            let link = owner(monitored.local, monitored.link, monitored.zone, &addresses);
+            let is_it = |(at, prefix): &&(u32, Prefix)| Some(*at) == link && prefix.address == monitored.local;
+            let found = addresses.iter().find(is_it);
             // An address that never was the host's own, as with a non-local bind, is not missed.
-            view.locals.extend(found.map(|(_, prefix)| (local, (Some(prefix.len), true))));
+            view.locals.extend(found.map(|(link, prefix)| {
+                let local = Local { link: *link, len: prefix.len, zone: monitored.zone, is_here: true };
+                (monitored.local, local)
+            }));
         }
         self.refresh(monitored, Changed { links: None, addresses: true }, &mut view)?;
         Ok(view)
@@ -62,12 +73,9 @@ impl Underlay {
     pub(super) fn refresh(&mut self, monitored: &[Monitored], changed: Changed<'_>, view: &mut View) -> io::Result<()> {
         if changed.addresses {
             let addresses = self.netlink.all_addresses()?;
-            for (local, (_, is_here)) in &mut view.locals {
-                *is_here = addresses.iter().any(|(_, prefix)| prefix.address == *local);
-            }
-            for monitored in monitored {
-                let Some(last) = view.owner(monitored) else { continue };
-                view.owners.insert(monitored.local, owner(monitored.local, last, &addresses));
+            for (address, local) in &mut view.locals {
+                let link = owner(*address, Some(local.link), local.zone, &addresses);
+                *local = Local { link: link.unwrap_or(local.link), is_here: link.is_some(), ..*local };
             }
         }
         let pairs: BTreeSet<(IpAddr, IpAddr, Option<u32>)> = monitored
@@ -75,11 +83,19 @@ impl Underlay {
             .flat_map(|monitored| monitored.remotes.iter().map(|remote| (*remote, monitored.local, monitored.zone)))
             .collect();
         let mut links: BTreeSet<u32> = monitored.iter().filter_map(|monitored| view.owner(monitored)).collect();
+        links.extend(view.locals.values().map(|local| local.link));
+        let mut found = BTreeMap::new();
         for (remote, local, zone) in pairs {
-            let found = self.path(remote, local, zone)?;
+            found.insert(remote, self.path(remote, local, zone)?);
+        }
+        let tunnels = monitored.iter().filter(|monitored| monitored.index != 0);
+        let tunnels = tunnels.map(|monitored| (monitored.index, &monitored.remotes[..])).collect();
+        view.loops = loops(&tunnels, &found);
+        for (remote, found) in found {
             let (path, has_route) = view.paths.entry(remote).or_insert((None, true));
             *has_route = found.is_some();
-            // Without a route the last one tells which link and which router are missed.
+            // Without a route, or with one into the tunnel, the last one tells which link and which router are missed.
+            let found = found.filter(|_| !view.loops.contains_key(&remote));
             *path = found.or(path.map(|last| PathState { has_failed: false, ..last }));
             links.extend(path.map(|path| path.link));
         }
@@ -128,11 +144,28 @@ impl Underlay {
     }
 }
 
-/// Returns the index of the link that has the address `local`, among the addresses of all links. This is the one that
-/// had it `last` if it still has it, or if none has it. A link that is made anew has another index.
-fn owner(local: IpAddr, last: u32, addresses: &[(u32, Prefix)]) -> u32 {
-    let owners = || addresses.iter().filter(|(_, prefix)| prefix.address == local).map(|(link, _)| *link);
-    owners().find(|link| *link == last).or_else(|| owners().next()).unwrap_or(last)
+/// Returns the index of the link that has the address `local`, among the addresses of all links, or of the link `zone`
+/// if given. This is the one that had it `last` if it still has it. A link that is made anew has another index.
+fn owner(local: IpAddr, last: Option<u32>, zone: Option<u32>, addresses: &[(u32, Prefix)]) -> Option<u32> {
+    let counts = |link: u32| zone.is_none_or(|zone| zone == link);
+    let owners = || addresses.iter().filter(|(link, at)| at.address == local && counts(*link)).map(|(link, _)| *link);
+    owners().find(|link| Some(*link) == last).or_else(|| owners().next())
+}
+
+/// Returns the remotes whose route leads back into the tunnel, each with the index of the interface that it leads to;
+/// `tunnels` has the remotes of each interface. A tunnel may carry the packets of another one while its own leave.
+fn loops(tunnels: &HashMap<u32, &[IpAddr]>, paths: &BTreeMap<IpAddr, Option<PathState>>) -> HashMap<IpAddr, u32> {
+    let tunnel = |remote: &IpAddr| {
+        let path = paths.get(remote).copied().flatten()?;
+        Some(path.link).filter(|link| tunnels.contains_key(link))
+    };
+    let carriers = |links: &BTreeSet<u32>| -> BTreeSet<u32> {
+        let remotes = links.iter().filter_map(|link| tunnels.get(link)).copied().flatten();
+        remotes.filter_map(tunnel).collect()
+    };
+    let returns = |first: u32| !(0..NESTED).fold(BTreeSet::from([first]), |links, _| carriers(&links)).is_empty();
+    let leads = paths.keys().filter_map(|remote| Some((*remote, tunnel(remote)?)));
+    leads.filter(|(_, first)| returns(*first)).collect()
 }
 
 /// Reads the state of the tunnels' own interfaces `indexes` again.
@@ -202,17 +235,39 @@ mod tests {
     }
 
     #[test]
-    fn the_link_of_a_peer_tables_local_address_is_the_one_that_has_it_now_or_had_it_last() {
+    fn the_link_of_a_local_address_is_the_one_that_has_it_now_or_had_it_last() {
         let local: IpAddr = "198.18.0.1".parse().unwrap();
-        let of = |last: u32, links: &[u32]| {
+        let of = |last: u32, zone: Option<u32>, links: &[u32]| {
             let other = (1, Prefix { address: "127.0.0.1".parse().unwrap(), len: 8 });
             let own = links.iter().map(|link| (*link, Prefix { address: local, len: 24 }));
-            owner(local, last, &[other].into_iter().chain(own).collect::<Vec<_>>())
+            owner(local, Some(last), zone, &[other].into_iter().chain(own).collect::<Vec<_>>())
         };
-        assert_eq!(of(2, &[2]), 2);
-        assert_eq!(of(2, &[]), 2, "no link has it any more");
-        assert_eq!(of(2, &[7]), 7, "the link was made anew, or the address has moved");
-        assert_eq!(of(7, &[3, 7]), 7, "another link has it too");
+        assert_eq!(of(2, None, &[2]), Some(2));
+        assert_eq!(of(2, None, &[]), None, "no link has it any more");
+        assert_eq!(of(2, None, &[7]), Some(7), "the link was made anew, or the address has moved");
+        assert_eq!(of(7, None, &[3, 7]), Some(7), "another link has it too");
+        assert_eq!(of(2, Some(2), &[3]), None, "the link-local address of another link is another one");
+        assert_eq!(of(2, Some(2), &[3, 2]), Some(2));
+    }
+
+    #[test]
+    fn a_route_leads_back_into_a_tunnel_by_itself_or_by_others_and_not_where_the_carrier_has_a_way_out() {
+        let remote = |index: u32| IpAddr::from([198, 18, 0, index as u8]);
+        let remotes = [9, 10, 11].map(|index| [remote(index)]);
+        let tunnels = [9, 10, 11].into_iter().zip(remotes.iter().map(|remotes| &remotes[..])).collect();
+        let back = |links: [u32; 3]| {
+            let state = |link| Some(PathState { link, gateway: None, mtu: None, has_failed: false });
+            let paths = [9, 10, 11].into_iter().zip(links).map(|(index, link)| (remote(index), state(link))).collect();
+            let mut found: Vec<_> = loops(&tunnels, &paths).into_iter().collect();
+            found.sort_unstable();
+            found
+        };
+        assert_eq!(back([2, 2, 3]), []);
+        assert_eq!(back([9, 2, 2]), [(remote(9), 9)]);
+        assert_eq!(back([2, 9, 10]), [], "the first carries the second, and that the third");
+        assert_eq!(back([10, 9, 2]), [(remote(9), 10), (remote(10), 9)]);
+        assert_eq!(back([9, 9, 2]), [(remote(9), 9), (remote(10), 9)], "a default route by the first");
+        assert_eq!(loops(&tunnels, &[(remote(9), None)].into()), HashMap::new());
     }
 
     #[test]

@@ -20,8 +20,9 @@ use segue_fastpath::Direction;
 use segue_host::error_queue::{self, Origin};
 use segue_host::netlink::changes::{Changed, Changes};
 use segue_host::sys::{self, Want};
+use segue_port::Drop;
 
-use super::evidence::{ByKernel, Evidence, FORGIVEN, Monitored, Refusal, Refused};
+use super::evidence::{ByKernel, Evidence, Monitored, Refusal, Refused};
 use super::flow::{Counts, Flow};
 use super::judge::judge;
 use super::probe::{Nonces, Prober};
@@ -36,8 +37,6 @@ use crate::started;
 /// each tunnel adds. A thousand tunnels take nearly a millisecond.
 const TICK: [Duration; 2] = [Duration::from_millis(500), Duration::from_millis(1500)];
 const TICK_PER_TUNNEL: Duration = Duration::from_millis(12);
-// What was sent counts from the look that finds it, which is the one behind an error at most.
-const _: () = assert!(FORGIVEN.as_millis() > TICK[1].as_millis());
 /// Pause after notices and errors were read, which limits the cost of a flood of them.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Interval at which the underlay is read even without a notice, in the same form: the kernel reports no learned path
@@ -129,7 +128,7 @@ impl Sources {
         let shown = self.monitored.iter().filter(|monitored| monitored.link.is_none());
         let tunnels = shown.map(|monitored| (monitored.name.clone(), tunnel(monitored))).collect();
         let published = Arc::new(Mutex::new(Published { tunnels, ..Published::default() }));
-        let places = places(&self.monitored, &boards);
+        let (places, outside) = places(&self.monitored, &boards);
         let health = Health(Arc::clone(&published));
         let log = out.is_log().then(|| Arc::clone(out));
         let (began, is_known_well) = (BTreeMap::new(), vec![false; self.monitored.len()]);
@@ -138,6 +137,7 @@ impl Sources {
             boards,
             fastpath,
             places,
+            outside,
             published,
             began,
             log,
@@ -162,12 +162,26 @@ struct Places {
     why: Option<usize>,
 }
 
-fn places(monitored: &[Monitored], boards: &Boards) -> Vec<Places> {
-    let mut places = vec![Places::default(); monitored.len()];
+/// The positions of the outside ports' counters on the board: packets that have left, and that this host refused.
+#[derive(Debug, Default)]
+struct Outside {
+    left: Vec<usize>,
+    denied: Vec<usize>,
+}
+
+fn places(monitored: &[Monitored], boards: &Boards) -> (Vec<Places>, Outside) {
+    let (mut places, mut outside) = (vec![Places::default(); monitored.len()], Outside::default());
     let numbers: BTreeMap<&str, usize> =
         monitored.iter().enumerate().map(|(at, monitored)| (&*monitored.name, at)).collect();
     for (position, name) in boards.names().iter().enumerate() {
-        let Some(of) = numbers.get(name.port.as_str()).and_then(|at| places.get_mut(*at)) else { continue };
+        let Some(of) = numbers.get(name.port.as_str()).and_then(|at| places.get_mut(*at)) else {
+            match (name.group, name.key) {
+                (Group::Transmit, "segments") => outside.left.push(position),
+                (Group::Drops, key) if key == Drop::Denied.name() => outside.denied.push(position),
+                _ => {}
+            }
+            continue;
+        };
         match (name.group, name.key) {
             (Group::Stage(Stage::Encap), "segments") => of.sent = Some(position),
             (Group::Port, RECEIVED) => of.received = Some(position),
@@ -176,7 +190,7 @@ fn places(monitored: &[Monitored], boards: &Boards) -> Vec<Places> {
             _ => {}
         }
     }
-    places
+    (places, outside)
 }
 
 impl Places {
@@ -189,6 +203,13 @@ impl Places {
             refused: value(self.refused),
             why: why.map(|why| why.name()),
         }
+    }
+}
+
+impl Outside {
+    /// Returns the numbers of packets that have left, and that this host refused to send.
+    fn read(&self, boards: &Boards) -> [u64; 2] {
+        [&self.left, &self.denied].map(|places| places.iter().map(|place| boards.value(*place)).sum())
     }
 }
 
@@ -223,9 +244,10 @@ struct Watch {
     boards: Boards,
     fastpath: Option<Fastpath>,
     places: Vec<Places>,
+    outside: Outside,
     published: Arc<Mutex<Published>>,
-    /// Time at which each problem began, by its code and tunnel.
-    began: BTreeMap<(String, String), String>,
+    /// Time at which each problem began, by its code, tunnel and subject.
+    began: BTreeMap<[String; 3], String>,
     /// The log, where events are logged.
     log: Option<Arc<dyn Report>>,
     /// Whether the underlay was read since the last judgement.
@@ -316,7 +338,8 @@ impl Watch {
             }
             let ticks = is_due || now >= next_tick;
             if ticks || next_probe.is_some_and(|probe| now >= probe) {
-                next_probe = self.sources.probes.send_due(now);
+                // The reads of the underlay may have taken their time.
+                next_probe = self.sources.probes.send_due(Instant::now());
             }
             if ticks {
                 self.tick();
@@ -352,12 +375,14 @@ impl Watch {
         let by_kernel_before = std::mem::replace(&mut evidence.by_kernel, by_kernel);
         // Of a tunnel without a problem, a probe, a packet and ICMP errors, only these change the judgement.
         let is_new = std::mem::take(&mut self.is_refreshed) || by_kernel != by_kernel_before;
+        let [mut left, mut denied] = self.outside.read(&self.boards);
         let flows = evidence.flows.iter_mut().zip(&self.places).zip(&mut self.is_known_well);
         for (at, ((flow, places), is_known_well)) in flows.enumerate() {
             let mut counts = places.read(&self.boards);
             if let Some([sent, received]) = self.fastpath.as_ref().and_then(|fastpath| fastpath.packets(at)) {
                 counts.sent += sent;
                 counts.received += received;
+                left += sent;
             }
             let prober = probes.probers.get(at).and_then(Option::as_ref);
             counts.sent += prober.map_or(0, |prober| prober.sent);
@@ -375,6 +400,13 @@ impl Watch {
         let sent = evidence.flows.iter().map(|flow| flow.counts.sent).sum();
         self.is_loaded = sent >= self.sent + MANY_SENT;
         self.sent = sent;
+        for prober in probes.probers.iter().flatten() {
+            (left, denied) = (left + prober.left, denied + prober.denied);
+        }
+        if evidence.outgoing.update(left, denied, now) {
+            self.is_known_well.fill(false);
+        }
+        evidence.forgive_received(monitored, now);
         evidence.forget_refusals(monitored);
         let mut complaints: Vec<Complaint> = Vec::new();
         // One link carries many tunnels: what is the same for several is one problem.
@@ -392,27 +424,10 @@ impl Watch {
                 complaints[at].tunnels.push(monitored.name.clone());
             }
         }
-        let t = units::rfc3339(SystemTime::now());
-        let mut began = BTreeMap::new();
-        for complaint in &mut complaints {
-            let key = (complaint.code.clone(), complaint.tunnels.first().cloned().unwrap_or_default());
-            let known = self.began.remove(&key);
-            if let Some(log) = self.log.as_ref().filter(|_| known.is_none()) {
-                self.vitals.heartbeat.unwatched(Thread::Health, || log.event(&begun(complaint)));
-            }
-            let since = known.unwrap_or_else(|| t.clone());
-            complaint.since = Some(since.clone());
-            began.insert(key, since);
-            if complaint.tunnels.len() == monitored.len() {
-                complaint.tunnels.clear();
-            }
-        }
-        for (code, tunnel) in std::mem::replace(&mut self.began, began).into_keys() {
-            if let Some(log) = &self.log {
-                let text = format!("{tunnel}: {code} is over");
-                let entry = LogEntry::new(LogEvent::Healthy, text).with("code", code).with("tunnel", tunnel);
-                self.vitals.heartbeat.unwatched(Thread::Health, || log.event(&entry));
-            }
+        self.date(&mut complaints);
+        let Sources { monitored, evidence, probes, .. } = &self.sources;
+        for complaint in complaints.iter_mut().filter(|complaint| complaint.tunnels.len() == monitored.len()) {
+            complaint.tunnels.clear();
         }
         let mut published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
         published.complaints = complaints;
@@ -420,6 +435,36 @@ impl Watch {
             update(tunnel, flow, prober.as_ref(), now);
         }
     }
+
+    /// Notes in each problem when it began, and logs those that begin or end.
+    fn date(&mut self, complaints: &mut [Complaint]) {
+        let t = units::rfc3339(SystemTime::now());
+        let mut began = BTreeMap::new();
+        for complaint in complaints {
+            let tunnel = complaint.tunnels.first().cloned().unwrap_or_default();
+            let key = [complaint.code.clone(), tunnel, subject(complaint).to_owned()];
+            let known = self.began.remove(&key);
+            if let Some(log) = self.log.as_ref().filter(|_| known.is_none()) {
+                self.vitals.heartbeat.unwatched(Thread::Health, || log.event(&begun(complaint)));
+            }
+            let since = known.unwrap_or_else(|| t.clone());
+            complaint.since = Some(since.clone());
+            began.insert(key, since);
+        }
+        for [code, tunnel, _] in std::mem::replace(&mut self.began, began).into_keys() {
+            if let Some(log) = &self.log {
+                let text = format!("{tunnel}: {code} is over");
+                let entry = LogEntry::new(LogEvent::Healthy, text).with("code", code).with("tunnel", tunnel);
+                self.vitals.heartbeat.unwatched(Thread::Health, || log.event(&entry));
+            }
+        }
+    }
+}
+
+/// Returns what tells a problem from others of its code in the same tunnel, such as the remote. The age in a notice and
+/// the reason behind a colon change while it lasts.
+fn subject(complaint: &Complaint) -> &str {
+    if complaint.notice { "" } else { complaint.what.split(": ").next().unwrap_or_default() }
 }
 
 /// Returns the log line that reports the start of a problem.

@@ -1,7 +1,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::super::evidence::{PathState, View};
+use super::super::evidence::PathState;
 use super::super::flow::Counts;
 use super::*;
 
@@ -49,8 +49,8 @@ fn view() -> View {
     View {
         paths: [(REMOTE.parse().unwrap(), (Some(path), true))].into(),
         links: [(2, link), (9, inside)].into(),
-        locals: [(LOCAL.parse().unwrap(), (Some(24), true))].into(),
-        owners: HashMap::new(),
+        loops: HashMap::new(),
+        locals: [(LOCAL.parse().unwrap(), Local { link: 2, len: 24, zone: None, is_here: true })].into(),
     }
 }
 
@@ -59,6 +59,10 @@ fn judged(change: impl FnOnce(&mut View)) -> Vec<(String, String)> {
     change(&mut evidence.view);
     let found = judge(&monitored(), &Flow::default(), &evidence, Instant::now());
     found.into_iter().map(|complaint| (complaint.code, complaint.fix.unwrap())).collect()
+}
+
+fn local(view: &mut View) -> &mut Local {
+    view.locals.get_mut(&LOCAL.parse().unwrap()).unwrap()
 }
 
 fn path(view: &mut View) -> &mut (Option<PathState>, bool) {
@@ -81,7 +85,7 @@ fn each_fault_of_the_underlay_has_its_code_and_the_command_that_mends_it() {
         (link.is_up, link.name) = (false, "vpn0".to_owned());
     };
     assert_eq!(judged(renamed), one("interface_down", "sudo ip link set dev vpn0 up"));
-    let gone = |view: &mut View| view.locals.get_mut(&LOCAL.parse().unwrap()).unwrap().1 = false;
+    let gone = |view: &mut View| local(view).is_here = false;
     assert_eq!(judged(gone), one("address_gone", "sudo ip addr add 198.18.0.1/24 dev e0"));
     let routed = |view: &mut View| {
         *path(view) = (Some(PathState { gateway: "198.18.0.9".parse().ok(), ..path(view).0.unwrap() }), false);
@@ -98,6 +102,74 @@ fn each_fault_of_the_underlay_has_its_code_and_the_command_that_mends_it() {
         (link.tso, link.gso) = (Some(false), Some(false));
     };
     assert_eq!(judged(tso), one("offload_off", "sudo ethtool -K sg0 tso on gso on"));
+}
+
+#[test]
+fn a_route_into_the_tunnel_itself_is_named_with_the_way_of_before() {
+    let looped = |view: &mut View| {
+        view.loops.insert(REMOTE.parse().unwrap(), 9);
+    };
+    let routed = |view: &mut View| {
+        looped(view);
+        path(view).0 = Some(PathState { gateway: "198.18.0.9".parse().ok(), ..path(view).0.unwrap() });
+        view.links.get_mut(&2).unwrap().name = "wan0".to_owned();
+    };
+    let by_ipv6 = |view: &mut View| {
+        looped(view);
+        path(view).0 = Some(PathState { gateway: "fe80::9".parse().ok(), ..path(view).0.unwrap() });
+    };
+    let from_the_start = |view: &mut View| {
+        looped(view);
+        path(view).0 = None;
+    };
+    let one = |fix: &str| vec![("route_loop".to_owned(), format!("sudo ip route replace 198.18.0.2 {fix}"))];
+    assert_eq!(judged(looped), one("dev e0"));
+    assert_eq!(judged(routed), one("via 198.18.0.9 dev wan0"));
+    assert_eq!(judged(by_ipv6), one("via inet6 fe80::9 dev e0"));
+    assert_eq!(judged(from_the_start), one("via ROUTER dev e0"));
+}
+
+#[test]
+fn what_is_named_of_a_link_is_its_present_name_and_of_an_address_the_link_that_had_it() {
+    let renamed = |view: &mut View| view.links.get_mut(&2).unwrap().name = "wan0".to_owned();
+    let gone = |view: &mut View| {
+        renamed(view);
+        view.links.insert(3, LinkView { name: "dummy0".to_owned(), ..view.links[&2].clone() });
+        *local(view) = Local { link: 3, is_here: false, ..*local(view) };
+    };
+    let one = |code: &str, fix: &str| vec![(code.to_owned(), fix.to_owned())];
+    assert_eq!(judged(gone), one("address_gone", "sudo ip addr add 198.18.0.1/24 dev dummy0"));
+    let mut evidence = Evidence { view: view(), ..Evidence::default() };
+    renamed(&mut evidence.view);
+    let (remote, now) = (REMOTE.parse().unwrap(), Instant::now());
+    let refused = Refused { kind: Refusal::Unreachable, from: LOCAL.parse().ok(), at: now };
+    evidence.refused.insert(remote, refused);
+    for (zone, on) in [(None, ""), (Some(2), " dev wan0")] {
+        let monitored = Monitored { zone, ..monitored() };
+        let found = judge(&monitored, &Flow::default(), &evidence, now).remove(0);
+        assert_eq!(found.what, "198.18.0.2 does not answer on wan0");
+        assert_eq!(found.fix.unwrap(), format!("ip neigh show dev wan0; ip route get 198.18.0.2{on}"));
+    }
+}
+
+#[test]
+fn packets_that_this_host_itself_refuses_are_named_until_one_leaves_or_long_after_the_last() {
+    let (begin, mut evidence) = (Instant::now(), Evidence { view: view(), ..Evidence::default() });
+    let mut codes = |left: u64, denied: u64, seconds: u64| {
+        let now = begin + Duration::from_secs(seconds);
+        evidence.outgoing.update(left, denied, now);
+        let found = judge(&monitored(), &Flow::default(), &evidence, now);
+        found.into_iter().map(|found| (found.code, found.fix.unwrap())).collect::<Vec<_>>()
+    };
+    let filtered = vec![("filtered".to_owned(), "sudo nft list ruleset; ip rule".to_owned())];
+    assert_eq!(codes(0, 1, 0), [], "one may be a stray");
+    assert_eq!(codes(0, 2, 1), filtered);
+    assert_eq!(codes(0, 2, 60), filtered);
+    assert_eq!(codes(0, 2, 61), [], "nothing was refused for a minute");
+    assert_eq!(codes(0, 3, 62), [], "a streak begins anew");
+    assert_eq!(codes(0, 4, 63), filtered);
+    assert_eq!(codes(1, 9, 64), [], "one has left");
+    assert_eq!(codes(1, 11, 65), filtered);
 }
 
 #[test]
@@ -122,13 +194,13 @@ fn a_tunnel_with_a_peer_table_has_the_problems_of_its_interface_its_link_and_its
     assert!(is_one(&found, ["link_gone", "e0", "it had the local address"]), "{found:?}");
     let found = judged(|view| view.links.get_mut(&2).unwrap().has_carrier = false);
     assert!(is_one(&found, ["no_carrier", "e0", "cable"]), "{found:?}");
-    let found = judged(|view| view.locals.get_mut(&LOCAL.parse().unwrap()).unwrap().1 = false);
+    let found = judged(|view| local(view).is_here = false);
     assert!(is_one(&found, ["address_gone", LOCAL, "listens on it"]), "{found:?}");
     // The address is now that of a link that was made anew.
     let anew = |view: &mut View| {
         view.links.insert(12, view.links[&2].clone());
         view.links.insert(2, LinkView { is_gone: true, ..view.links[&2].clone() });
-        view.owners.insert(LOCAL.parse().unwrap(), 12);
+        local(view).link = 12;
     };
     assert_eq!(judged(anew), []);
 }
@@ -186,8 +258,9 @@ fn a_refusal_counts_until_packets_have_left_for_a_while_without_another() {
     };
     assert_eq!(codes(1, 0), ["198.18.0.2 refuses UDP 6080"]);
     assert_eq!(codes(2, 1), ["198.18.0.2 refuses UDP 6080"]);
-    assert_eq!(codes(2, 60), ["198.18.0.2 refuses UDP 6080"], "nothing was sent since");
-    assert_eq!(codes(3, 61), ["unanswered 61 s"]);
+    assert_eq!(codes(3, 40), ["198.18.0.2 refuses UDP 6080"], "it may have left right after the look before");
+    assert_eq!(codes(3, 60), ["198.18.0.2 refuses UDP 6080"], "nothing was sent since");
+    assert_eq!(codes(4, 61), ["unanswered 61 s"]);
     let mut flow = Flow::default();
     flow.update(Counts { sent: 1, ..Counts::default() }, begin);
     assert_eq!(judge(&monitored(), &flow, &evidence, begin).len(), 1);

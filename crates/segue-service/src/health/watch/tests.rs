@@ -1,4 +1,4 @@
-use segue_datapath::board::Board;
+use segue_datapath::board::{Board, Sink};
 
 use super::super::evidence::FORGIVEN;
 use super::*;
@@ -40,6 +40,7 @@ fn watch() -> Watch {
         boards: Boards::new(Arc::new(Board::new(|_| ())), 1),
         fastpath: None,
         places: vec![Places::default(); monitored.len()],
+        outside: Outside::default(),
         published: Arc::default(),
         began: BTreeMap::new(),
         log: None,
@@ -49,6 +50,26 @@ fn watch() -> Watch {
         is_known_well: vec![false; monitored.len()],
         vitals: Vitals::new(1).unwrap(),
     }
+}
+
+/// Publishes the numbers of packets that each tunnel has received and refused.
+fn publish(boards: &Boards, counts: &[(&str, [u64; 2])]) {
+    boards.each()[0].publish(|sink| collect(counts, sink));
+}
+
+fn collect(counts: &[(&str, [u64; 2])], sink: &mut Sink<'_>) {
+    for (name, [received, refused]) in counts {
+        sink.put(name, Group::Port, RECEIVED, *received);
+        sink.put(name, Group::Port, REFUSED, *refused);
+        sink.put(name, Group::Port, REFUSED_FOR, 1);
+    }
+}
+
+/// Returns the counters of tunnels that have received and refused these numbers of packets.
+fn boards(counts: &[(&str, [u64; 2])]) -> Boards {
+    let boards = Boards::new(Arc::new(Board::new(|sink| collect(counts, sink))), 1);
+    publish(&boards, counts);
+    boards
 }
 
 /// Judges the tunnels; returns which ones the next judgement leaves out, and the codes of the problems.
@@ -71,10 +92,14 @@ fn a_tunnel_is_judged_while_an_icmp_error_about_its_remote_counts_and_left_out_a
         assert_eq!(judged(&mut watch), refused, "nothing was sent since");
     }
     // Packets of one tunnel have left for a while without another error.
-    watch.sources.evidence.flows[0].last_sent = Some(at + FORGIVEN);
+    let sends = |flow: &mut Flow| {
+        flow.update(flow.counts, at + FORGIVEN);
+        flow.update(Counts { sent: flow.counts.sent + 1, ..flow.counts }, at + FORGIVEN + TICK[0]);
+    };
+    sends(&mut watch.sources.evidence.flows[0]);
     assert_eq!(judged(&mut watch), (vec![true, false, true], refused.1.clone()), "it counts for the other one");
     assert_eq!(judged(&mut watch).1, refused.1);
-    watch.sources.evidence.flows[1].last_sent = Some(at + FORGIVEN);
+    sends(&mut watch.sources.evidence.flows[1]);
     assert_eq!(judged(&mut watch), well);
     assert!(watch.sources.evidence.refused.is_empty());
     // A change without a notice is not looked for.
@@ -82,6 +107,42 @@ fn a_tunnel_is_judged_while_an_icmp_error_about_its_remote_counts_and_left_out_a
     assert_eq!(judged(&mut watch), well);
     watch.sources.evidence.note_refusal(other, Refused { kind: Refusal::Port, from: None, at: Instant::now() });
     assert_eq!(judged(&mut watch), (vec![true, true, false], refused.1), "the others are still left out");
+}
+
+#[test]
+fn two_problems_of_one_code_in_one_tunnel_each_last_until_they_end() {
+    let mut watch = watch();
+    let remotes = REMOTES.map(|remote| remote.parse().unwrap());
+    watch.sources.monitored[2].remotes = remotes.to_vec();
+    for remote in remotes {
+        let refused = Refused { kind: Refusal::Port, from: Some(remote), at: Instant::now() };
+        watch.sources.evidence.note_refusal(remote, refused);
+    }
+    let of_third = |watch: &Watch| watch.began.keys().filter(|[_, tunnel, _]| tunnel == "sg2").count();
+    watch.tick();
+    assert_eq!((watch.began.len(), of_third(&watch)), (2, 1), "the first one is that of the other tunnels too");
+    watch.sources.monitored[..2].iter_mut().for_each(|monitored| monitored.remotes.clear());
+    watch.tick();
+    assert_eq!(of_third(&watch), 2);
+    watch.began.values_mut().for_each(|began| *began = "then".to_owned());
+    watch.tick();
+    let since: Vec<_> = watch.published.lock().unwrap().complaints.iter().map(|of| of.since.clone()).collect();
+    assert_eq!(since, vec![Some("then".to_owned()); 2]);
+    let of = |what: &str, notice| Complaint { what: what.to_owned(), notice, ..Complaint::default() };
+    assert_eq!(subject(&of("unanswered 11 s", true)), "");
+    let dropped = of("everything from fd00::2 is dropped: vni", false);
+    assert_eq!(subject(&dropped), "everything from fd00::2 is dropped");
+}
+
+#[test]
+fn not_everything_of_a_remote_is_dropped_while_another_tunnel_to_it_receives() {
+    let mut watch = watch();
+    watch.boards = boards(&[("sg0", [0, 2]), ("sg1", [0, 0]), ("sg2", [0, 2])]);
+    watch.places = places(&watch.sources.monitored, &watch.boards).0;
+    let dropped = (vec![false, true, false], vec!["all_dropped".to_owned(); 2]);
+    assert_eq!(judged(&mut watch), dropped);
+    publish(&watch.boards, &[("sg0", [0, 3]), ("sg1", [1, 0]), ("sg2", [0, 3])]);
+    assert_eq!(judged(&mut watch), (vec![true, true, false], vec!["all_dropped".to_owned()]));
 }
 
 #[test]
