@@ -5,14 +5,18 @@
 //! of the kernel's own VXLAN stalls under `remcsumtx`, between two kernels too, because the state of its packets
 //! crosses the link (the control at the end shows it, and prints how much passes).
 
+use std::fs;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use segue_lab::Family::{self, V4, V6};
-use segue_lab::{Host, LinkForm, Peer};
-use segue_tests::{Ground, Shape, Stat, Tunnel, test_name, traffic};
+use segue_lab::{Host, LinkForm, Peer, Process};
+use segue_testkit::build::{Ethernet, Ip, V4 as Ipv4};
+use segue_testkit::flow::Sender;
+use segue_tests::capture::{self, Directory};
+use segue_tests::{Ground, Shape, Stat, Tunnel, sys, test_name, traffic};
 
 const NET: u8 = 1;
 const DEVICE: &str = "vx1";
@@ -160,4 +164,71 @@ fn control_kernel_to_kernel_bulk_tcp_under_remcsum_needs_a_link_that_finishes_pa
     assert_eq!(nic, TRANSFER, "on a link that segments, two kernels get along");
     let Some(veth) = passed_between_kernels(test_name!(), LinkForm::Veth, TRANSFER) else { return };
     println!("kernel to kernel under remcsum on a bare veth pair: {veth} of {TRANSFER} bytes of TCP passed");
+}
+
+/// Starts tcpdump at a device for the TCP of a test, which writes to a file, and waits until it captures.
+fn capture_tcp(host: &Host, device: &str, directory: &Directory) -> Process {
+    let mut command = host.command("tcpdump");
+    command.args(["-i", device, "-Q", "in", "-s", "65535", "--immediate-mode", "-n", "-U", "-Z", "root", "-w"]);
+    command.arg(directory.file("out.pcap")).args(["tcp", "dst", "port", "80"]);
+    let mut tcpdump = Process::spawn(command, b"").unwrap();
+    let begin = Instant::now();
+    while !tcpdump.stderr().contains("listening on") {
+        assert!(tcpdump.ended().is_none() && begin.elapsed() < Duration::from_secs(60), "{}", tcpdump.last_words());
+        thread::sleep(Duration::from_millis(5));
+    }
+    tcpdump
+}
+
+/// Tests that what the kernel has verified of a datagram, here that it needs no checksum, is not taken for the checksum
+/// of the segment that it has taken out of it: a wrong one leaves a gateway as it came, between two that it would fit.
+#[test]
+fn a_wrong_checksum_inside_the_kernels_vxlan_leaves_a_gateway_as_it_came() {
+    const PAYLOAD: usize = 1000;
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["tcpdump"]) else { return };
+    let (a, b) = (&ground.a, &ground.b);
+    let ip = |host: &Host, line: &str| drop(host.run("ip", &line.split(' ').collect::<Vec<_>>()).unwrap());
+    let [local, remote] = [Peer::A, Peer::B].map(|end| end.address(0, V4));
+    ip(a, &format!("link add {DEVICE} type vxlan id 42 dstport 4789 local {local} remote {remote} dev eth0 noudpcsum"));
+    ip(a, &format!("link add out type veth peer name far netns {}", b.net_path()));
+    // The kernel itself is not to join what it takes out of the datagrams.
+    a.run("ethtool", &["-K", DEVICE, "gro", "off"]).unwrap();
+    [(a, DEVICE), (a, "out"), (b, "far")].iter().for_each(|(host, device)| ip(host, &format!("link set {device} up")));
+    let mut command = a.command(&ground.program);
+    command.args(["gateway", DEVICE, "out", "--name", "gw", "-j", "--hold-us", "1000000"]);
+    let mut gateway = Process::spawn(command, b"").unwrap();
+    let up = gateway.wait_for_line("\"event\":\"up\"", Duration::from_secs(60));
+    up.unwrap_or_else(|error| panic!("{error}\n{}", gateway.last_words()));
+    let directory = Directory::new();
+    let _tcpdump = capture_tcp(b, "far", &directory);
+    let came = |count: usize| {
+        let begin = Instant::now();
+        loop {
+            let file = fs::read(directory.file("out.pcap")).unwrap_or_default();
+            let frames: Vec<Vec<u8>> =
+                capture::frames(&file).unwrap_or_default().into_iter().map(<[u8]>::to_vec).collect();
+            if frames.iter().map(|frame| frame.len() - 54).sum::<usize>() >= count * PAYLOAD {
+                return frames;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(60), "{} frames came", frames.len());
+            thread::sleep(Duration::from_millis(5));
+        }
+    };
+    let socket = traffic::inside(b, || UdpSocket::bind((remote, 0))).unwrap();
+    sys::send_without_checksum(&socket).unwrap();
+    let send = |frames: &[Vec<u8>]| {
+        for frame in frames {
+            socket.send_to(&[&[8, 0, 0, 0, 0, 0, 42, 0], &frame[..]].concat(), (local, 4789)).unwrap();
+        }
+    };
+    let link = Ethernet { dst: [2, 0, 0, 0, 0, 2], src: [2, 0, 0, 0, 0, 1], tags: Vec::new() };
+    let mut sender = Sender::tcp(Ip::V4(Ipv4::new(1, 1, 2)), 9, 1000, Vec::new());
+    let mut segments = || -> Vec<Vec<u8>> { (0..3).map(|_| link.wrap(&sender.send(PAYLOAD, 0).bytes())).collect() };
+    // Right ones are joined.
+    send(&segments());
+    assert_eq!(came(3).iter().map(Vec::len).collect::<Vec<_>>(), [54 + 3 * PAYLOAD]);
+    let mut sent = segments();
+    *sent[1].last_mut().unwrap() ^= 1;
+    send(&sent);
+    assert!(came(6)[1..] == sent, "{:02x?}", came(6)[1..].iter().map(|frame| &frame[..54]).collect::<Vec<_>>());
 }

@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 
 use segue::gro::{Frame, Gro, Popped, Stats};
-use segue::packet::{Csum, Frag, Pool, Tunnels, Unit};
+use segue::packet::{Csum, Frag, Pool, Tunnels};
 use segue::time::Nanos;
 use segue::wire::Layout;
 
-use crate::properties::{Arrival, Boxed, Setting, load};
+use crate::properties::{Arrival, Boxed, Setting, frame, load};
 
 /// Observable properties of a packet.
 #[derive(Debug, PartialEq)]
@@ -79,16 +79,11 @@ impl PathRun {
     }
 
     fn push(&mut self, arrival: &Arrival, index: usize, setting: &Setting, now: Nanos) {
-        let packet = load(arrival, setting, &setting.tunnels(), &mut self.pool);
         if self.pushed_as == PushedAs::Packets || (self.pushed_as == PushedAs::Both && index % 3 == 1) {
+            let packet = load(arrival, setting, &setting.tunnels(), &mut self.pool);
             return self.gro.push(packet, now, &mut self.pool);
         }
-        let csum = match packet.offload.unit {
-            Unit::Whole(csum) if arrival.port_csum != crate::properties::PortCsum::Nothing => csum,
-            _ => Csum::Unknown,
-        };
-        self.pool.put(packet);
-        let frame = Frame { bytes: Frag::all(arrival.bytes.clone()), start: setting.start, csum };
+        let frame = frame(arrival, setting);
         if self.pushed_as == PushedAs::Queue {
             let later = Frame { bytes: Frag::all(Vec::new()), start: setting.start, csum: Csum::Bad };
             let mut queue = VecDeque::from([frame, later]);

@@ -200,13 +200,19 @@ impl TunnelForm {
         self.around.is_some_and(|around| read_u16(bytes, around.start() + udp::CHECKSUM) != Some(0))
     }
 
+    /// Returns the state of the innermost checksum of a frame of this form, of whose checksum a port says `csum`: what
+    /// is verified of a datagram says nothing about the packet inside.
+    pub(super) fn inner_csum(&self, csum: Csum) -> Csum {
+        if csum == Csum::Verified && self.around.is_some() { Csum::Unknown } else { csum }
+    }
+
     /// Loads an exact frame of this form into `packet`, with the result that parsing it has. The form has no remote
     /// checksum option.
     pub(super) fn load<B: AsRef<[u8]>>(&self, frame: Frame<B>, packet: &mut Packet<B>) {
         let bytes = frame.bytes.bytes();
         let is_absent =
             |header: &Header| header.kind == Kind::Udp && read_u16(bytes, header.start() + udp::CHECKSUM) == Some(0);
-        let csum = match frame.csum {
+        let csum = match self.inner_csum(frame.csum) {
             Csum::Unknown if self.transport.as_ref().is_some_and(is_absent) => Csum::Absent,
             csum => csum,
         };

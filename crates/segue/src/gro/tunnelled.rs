@@ -34,9 +34,9 @@ impl<B: AsRef<[u8]>> Gro<B> {
     /// Takes a frame of a form inside a tunnel that was learned, or returns another one for the slow path.
     #[inline]
     pub(super) fn take_tunnelled(&mut self, frame: Frame<B>, now: Nanos, pool: &mut Pool<B>) -> Option<Frame<B>> {
-        let (bytes, csum) = (frame.bytes.bytes(), frame.csum);
+        let bytes = frame.bytes.bytes();
         // An owed checksum is that of an outermost transport.
-        let is_fit = matches!(csum, Csum::Unknown | Csum::Verified | Csum::Complete(_));
+        let is_fit = matches!(frame.csum, Csum::Unknown | Csum::Verified | Csum::Complete(_));
         if self.tunnel_forms.is_empty() || !is_fit {
             return Some(frame);
         }
@@ -50,6 +50,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         };
         let Some(at) = self.tunnel_forms.find(self.kernel, frame.start, front, bytes) else { return Some(frame) };
         let Some(form) = self.tunnel_forms.get(at).filter(|form| form.is_exact(bytes)) else { return Some(frame) };
+        let csum = form.inner_csum(frame.csum);
         let gate = self.gate_tunnelled(form, bytes, csum);
         if gate == Gate::SlowPath {
             return Some(frame);
@@ -184,7 +185,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
             held.verified = true;
         }
         let is_owed = form.remote.is_some();
-        let reads = !matches!(csum, Csum::Complete(_)) && (is_summed || csum != Csum::Verified);
+        let reads = !matches!(csum, Csum::Complete(_) | Csum::Verified);
         // The payload is read once for both checksums.
         let rest = match csum {
             Csum::Complete(mut all) => {

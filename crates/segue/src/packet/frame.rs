@@ -16,8 +16,9 @@ pub struct Frame<B> {
     pub bytes: Frag<B>,
     /// The first header of the frame.
     pub start: Start,
-    /// State of the innermost transport checksum as the port knows it. With [`Csum::Unknown`] the headers say whether
-    /// there is one, or whether it is owed.
+    /// State of the transport checksum as the port knows it. With [`Csum::Unknown`] the headers say whether there is
+    /// one, or whether it is owed. [`Csum::Verified`] and [`Csum::Partial`] stand for the checksum of the outermost
+    /// UDP header where that carries a tunnel: of what is inside nothing is known.
     pub csum: Csum,
 }
 
@@ -52,7 +53,12 @@ impl<B: AsRef<[u8]>> Frame<B> {
         let none = Tunnels::NONE;
         let tunnels = if self.csum == Csum::Partial { &none } else { tunnels };
         packet.load(self.bytes, self.start, tunnels);
-        if self.csum != Csum::Unknown {
+        let is_known = match self.csum {
+            Csum::Unknown => false,
+            Csum::Verified => !is_in_udp(&packet.layout),
+            _ => true,
+        };
+        if is_known {
             packet.offload.unit = Unit::Whole(self.csum);
         }
         packet
@@ -132,16 +138,21 @@ impl<B: AsRef<[u8]>> Frame<B> {
     }
 }
 
+/// Returns whether the innermost header is inside a tunnel over UDP, whose own checksum is the one that ports verify.
+fn is_in_udp(layout: &Layout) -> bool {
+    let headers = layout.headers();
+    headers.iter().any(|header| header.kind == Kind::Udp && layout.transport() != Some(header))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::wire::write_u16;
 
-    /// Tests that a datagram which owes its own checksum is not parsed as a tunnel, whose innermost checksum would then
-    /// be the one that is owed.
-    #[test]
-    fn what_owes_a_checksum_owes_that_of_its_outermost_transport() {
-        const VXLAN: u16 = 4789;
+    const VXLAN: u16 = 4789;
+
+    /// Returns TCP without payload in VXLAN.
+    fn tunnelled() -> Vec<u8> {
         let mut bytes = vec![0; 20 + 8 + 8 + 14 + 20 + 20];
         for (at, number, len) in [(0, protocol::UDP, 90), (50, protocol::TCP, 40)] {
             (bytes[at], bytes[at + ipv4::PROTOCOL]) = (0x45, number);
@@ -152,11 +163,41 @@ mod tests {
         bytes[28] = 8;
         write_u16(&mut bytes, 36 + ethernet::TYPE, ethertype::IPV4);
         bytes[70 + tcp::OFFSET] = 0x50;
+        bytes
+    }
+
+    fn parsed(bytes: &[u8], csum: Csum, tunnels: &Tunnels) -> Box<Packet<Vec<u8>>> {
+        Frame { bytes: Frag::all(bytes.to_vec()), start: Start::Ip, csum }.parse(tunnels, &mut Pool::new(1))
+    }
+
+    /// Tests that a datagram which owes its own checksum is not parsed as a tunnel, whose innermost checksum would then
+    /// be the one that is owed.
+    #[test]
+    fn what_owes_a_checksum_owes_that_of_its_outermost_transport() {
         let tunnels = Tunnels::NONE.with(VXLAN, Kind::Vxlan);
         for (csum, kind) in [(Csum::Unknown, Kind::Tcp), (Csum::Partial, Kind::Udp)] {
-            let frame = Frame { bytes: Frag::all(bytes.clone()), start: Start::Ip, csum };
-            let packet = frame.parse(&tunnels, &mut Pool::new(1));
+            let packet = parsed(&tunnelled(), csum, &tunnels);
             assert_eq!(packet.layout.transport().map(|header| header.kind), Some(kind), "{csum:?}");
+        }
+    }
+
+    /// Tests that what a port has verified of a datagram with a tunnel says nothing about the packet inside, and is
+    /// kept of every other one, that of a tunnel without UDP included.
+    #[test]
+    fn what_is_verified_is_the_outermost_checksum_of_udp() {
+        let tunnels = Tunnels::NONE.with(VXLAN, Kind::Vxlan);
+        let outermost = tunnelled();
+        let mut ip_in_ip = [&outermost[50..70], &outermost[50..]].concat();
+        ip_in_ip[ipv4::PROTOCOL] = protocol::IPV4;
+        write_u16(&mut ip_in_ip, ipv4::TOTAL_LEN, 60);
+        for (bytes, tunnels, csum) in [
+            (&outermost[..], &tunnels, Csum::Unknown),
+            (&outermost[..], &Tunnels::NONE, Csum::Verified),
+            (&outermost[50..], &tunnels, Csum::Verified),
+            (&ip_in_ip[..], &tunnels, Csum::Verified),
+        ] {
+            let packet = parsed(bytes, Csum::Verified, tunnels);
+            assert_eq!(packet.offload.unit, Unit::Whole(csum), "{:?}", packet.layout);
         }
     }
 }
