@@ -6,9 +6,9 @@ use crate::board::{Board, Group, Name};
 use crate::endpoint::LINK_DOWN;
 use crate::tunnel::REFUSED_FOR;
 
-/// Numbers of a port that are states, not counts. The metrics have the same ones as gauges, except the reason of the
-/// last refused packet, which is no metric.
-const STATES: [&str; 23] = [
+/// Numbers of a port that are states, not counts. The metrics have the same ones as gauges, except the reasons of the
+/// last refused packet and of the last stop, which are no metric.
+const STATES: [&str; 24] = [
     LINK_DOWN,
     "gone",
     "stranger",
@@ -31,6 +31,7 @@ const STATES: [&str; 23] = [
     "guest_uso",
     "guest_mergeable",
     "guest_event_idx",
+    "last_stop",
     REFUSED_FOR,
 ];
 

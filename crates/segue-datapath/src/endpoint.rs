@@ -374,10 +374,11 @@ impl Endpoint {
         wait(Interest { fd: self.port.fd(), read: !other_blocked, write: false });
     }
 
+    /// Passes on the interest in the end of a blockade. It is one in writing also if the event is of reading, so that
+    /// the loop knows it from one in packets: such a descriptor is never writable.
     pub(crate) fn wait_to_write(&self, wait: &mut dyn FnMut(Interest<'_>)) {
         let is_readable = self.port.blocked_event() == Blocked::Readable;
-        let (read, write) = (self.blocked && is_readable, self.blocked && !is_readable);
-        wait(Interest { fd: self.port.blocked_fd(), read, write });
+        wait(Interest { fd: self.port.blocked_fd(), read: self.blocked && is_readable, write: self.blocked });
     }
 }
 

@@ -119,9 +119,11 @@ pub fn run(
         };
         set.clear();
         set.add(&Interest::read(stop));
-        // A port that is writable again wakes the loop in any case.
+        // A port that takes packets again wakes the loop in any case.
         let reads = !matches!(mode, SleepMode::Timer(_));
-        pipeline.each_interest(&mut |interest| set.add(&Interest { read: interest.read && reads, ..interest }));
+        pipeline.each_interest(&mut |interest| {
+            set.add(&Interest { read: interest.read && (reads || interest.write), ..interest });
+        });
         tell(counts.rounds, true);
         let woken = wait(&mut set, timeout.map(Duration::from_nanos))?;
         tell(counts.rounds, false);
@@ -185,7 +187,7 @@ fn part(pipeline: &mut dyn Pipeline) -> io::Result<()> {
         set.clear();
         pipeline.each_interest(&mut |interest| {
             blocked |= interest.write;
-            set.add(&Interest { read: false, ..interest });
+            set.add(&Interest { read: interest.read && interest.write, ..interest });
         });
         if now.0 >= until || (round == Round::Idle && !blocked) {
             return Ok(());

@@ -298,6 +298,22 @@ fn flooding_is_limited() {
 }
 
 #[test]
+fn what_is_flooded_while_no_other_port_is_up_is_dropped_by_name() {
+    in_both_forms(|| {
+        let mut here = Bench::default();
+        here.wires[1..].iter().for_each(|wire| wire.borrow_mut().is_down = true);
+        for (to, dropped) in [(BROADCAST, 1), (mac(9), 2)] {
+            assert_eq!(here.pass(0, to, mac(1)), [0; 4]);
+            assert_eq!(here.count(0, Group::Drops, "bridge_no_port"), dropped);
+        }
+        assert_eq!(here.count(0, Group::Port, "flooded"), 0);
+        here.wires[3].borrow_mut().is_down = false;
+        assert_eq!(here.pass(0, BROADCAST, mac(1)), [0, 0, 0, 1]);
+        assert_eq!((here.count(0, Group::Drops, "bridge_no_port"), here.count(0, Group::Port, "flooded")), (2, 1));
+    });
+}
+
+#[test]
 fn a_port_learns_a_limited_number_of_stations() {
     let mut here = Bench::default();
     here.set("net.bridge.dev.b.max_learned", 2);

@@ -2,12 +2,12 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::io;
+use std::io::{self, PipeReader, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixDatagram;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,9 @@ use segue_datapath::gateway::{Gateway, Parts, PortConfig};
 use segue_datapath::knobs::Knobs;
 use segue_datapath::pipeline::{Pipeline, Round};
 use segue_datapath::worker;
-use segue_port::{Counters, OffloadState, PagePool, Polled, Port, Received, RxBatch, Sent, TxBatch};
+use segue_port::{
+    Blocked, Counters, Interest, OffloadState, PagePool, PollSet, Polled, Port, Received, RxBatch, Sent, TxBatch,
+};
 
 /// A port over a socket that delivers all queued frames regardless of its budget, like a device with large transfers.
 struct Greedy {
@@ -217,6 +219,92 @@ fn deferral_takes_packets_by_its_timer_without_a_wake_up() {
         run(&[("net.napi.defer_wakeups", 1000), ("net.napi.flush_timeout_us", 20_000)]);
     assert!(wake_ups <= 1 && of_port <= 1, "{wake_ups} {of_port}");
     assert!(deferrals >= 9, "{deferrals}");
+}
+
+/// A port that takes packets once a byte is in its pipe, like a guest without buffers.
+struct Guest {
+    idle: UnixDatagram,
+    room: PipeReader,
+    is_blocked: Arc<AtomicBool>,
+    counters: Counters,
+}
+
+impl Port for Guest {
+    fn limits(&self) -> &Limits {
+        &Limits::NONE
+    }
+
+    fn offloads(&self) -> Vec<(&'static str, OffloadState)> {
+        Vec::new()
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.idle.as_fd()
+    }
+
+    fn blocked_fd(&self) -> BorrowedFd<'_> {
+        self.room.as_fd()
+    }
+
+    fn blocked_event(&self) -> Blocked {
+        Blocked::Readable
+    }
+
+    fn receive(&mut self, _: &mut RxBatch, _: usize) -> io::Result<Polled> {
+        Ok(Polled::Idle)
+    }
+
+    fn transmit(&mut self, batch: &mut TxBatch) -> io::Result<Sent> {
+        let mut set = PollSet::default();
+        set.add(&Interest::read(self.room.as_fd()));
+        if set.wait(Some(Duration::ZERO))? == 0 {
+            self.is_blocked.store(true, Ordering::Relaxed);
+            return Ok(Sent::Blocked);
+        }
+        self.counters.tx.packets += batch.len() as u64;
+        batch.sent(batch.len());
+        Ok(Sent::All)
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+}
+
+/// Tests that deferral holds back packets that come, and not those that a port takes again.
+#[test]
+fn a_guest_that_takes_packets_again_wakes_a_loop_that_defers() {
+    let (inside, RemotePort { far, .. }) = port();
+    let (idle, _peer) = UnixDatagram::pair().unwrap();
+    let (room, mut fill) = io::pipe().unwrap();
+    let is_blocked = Arc::new(AtomicBool::new(false));
+    let guest = Guest { idle, room, is_blocked: Arc::clone(&is_blocked), counters: Counters::default() };
+    let ports: [(&str, Box<dyn Port>); 2] = [("in", inside), ("out", Box::new(guest))];
+    let ports = ports.map(|(name, port)| PortConfig { name: name.to_owned(), port, gro: None, fragments: None });
+    let mut gateway = Gateway::new(Parts { ports, budget: 64, pages: PagePool::new(64) });
+    let knobs = set(&mut gateway, &[("net.napi.defer_wakeups", 1000), ("net.napi.flush_timeout_us", 1_000_000)]);
+    let board = worker::board(&gateway);
+    let (stop, end) = UnixDatagram::pair().unwrap();
+    let shown = Arc::clone(&board);
+    // The first round takes it.
+    far.send(&frame(1)).unwrap();
+    let driver = thread::spawn(move || {
+        let patience = Instant::now() + Duration::from_secs(60);
+        let wait_until = |is_so: &dyn Fn() -> bool| {
+            while !is_so() && Instant::now() < patience {
+                thread::sleep(Duration::from_millis(1));
+            }
+        };
+        wait_until(&|| is_blocked.load(Ordering::Relaxed));
+        fill.write_all(&[1]).unwrap();
+        wait_until(&|| read(&shown, "out", Group::Transmit, "packets") == 1);
+        stop.send(&[1]).unwrap();
+        (stop, fill)
+    });
+    worker::run(&mut gateway, end.as_fd(), &board, &knobs, &AtomicU64::new(0)).unwrap();
+    driver.join().unwrap();
+    assert_eq!(read(&board, "out", Group::Transmit, "packets"), 1);
+    assert_eq!(read(&board, "", Group::Worker, "wake_ups"), 1, "by the guest");
 }
 
 #[test]

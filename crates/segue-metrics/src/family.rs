@@ -444,7 +444,7 @@ pub const FAMILIES: &[Family] = &[
         Values::Named {
             label: "event",
             of: |port| &port.numbers,
-            shown: |name| !PORT_STATES.contains(&name) && name != NO_METRIC,
+            shown: |name| !PORT_STATES.contains(&name) && !NO_METRIC.contains(&name),
             group: None,
         },
     ),

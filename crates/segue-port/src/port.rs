@@ -241,7 +241,8 @@ pub enum Sent {
 pub enum Blocked {
     /// The descriptor is writable: the kernel's queue has room.
     Writable,
-    /// The descriptor is readable: a guest has offered buffers, or the wait for buffers is over.
+    /// The descriptor, which is never writable, is readable: a guest has offered buffers, or the wait for buffers is
+    /// over.
     Readable,
 }
 

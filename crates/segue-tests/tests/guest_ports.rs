@@ -293,6 +293,15 @@ fn a_front_end_that_makes_a_call_wait_loses_its_port_and_the_others_go_on() {
         assert!(begin.elapsed() < PATIENCE, "another front end is taken");
         thread::sleep(Duration::from_millis(5));
     }
+    // That is the only problem: the process that took front ends has nothing more to do.
+    for _ in 0..10 {
+        let stat = Stat::read(&ground.a, &ground.program, NAME);
+        let health = stat.json()["health"].as_array().unwrap();
+        assert!(health.iter().all(|one| one["code"] != "process_ended"), "{health:?}");
+        let gone = health.iter().find(|one| one["code"] == "guest_gone").expect("the guest is gone");
+        assert!(gone["why"].as_str().unwrap().contains("(call_blocked)"), "{gone}");
+        thread::sleep(Duration::from_millis(50));
+    }
 }
 
 #[test]

@@ -39,6 +39,7 @@ segue::reasons! {
         Reserved = "bridge_reserved": "The destination is a group address that no bridge forwards (01:80:c2:00:00:01 to 0f).",
         SamePort = "bridge_same_port": "The destination is at the port by which the frame came in.",
         Flood = "bridge_flood": "A frame to a group or an unknown address, beyond the flood limit of the port by which it came in.",
+        NoPort = "bridge_no_port": "A frame to a group or an unknown address, while no other port was up.",
         Queue = "bridge_queue": "The port took no packets, and its queue was full.",
         Memory = "bridge_memory": "Dropped from the queue of a port that took no packets, since others needed the memory.",
     }

@@ -326,12 +326,15 @@ impl Bridge {
         match decision {
             Decision::To(to) => self.hand(from, to, popped),
             Decision::Flood => self.flood(from, popped, now),
-            Decision::Drop(why) => {
-                self.ports[from].drops.add_many(why, segments(&popped));
-                if let Popped::Packet(packet) = popped {
-                    self.rx.pool.put(packet);
-                }
-            }
+            Decision::Drop(why) => self.discard(from, why, popped),
+        }
+    }
+
+    /// Drops a packet, and counts it at the port by which it came in.
+    fn discard(&mut self, from: usize, why: Dropped, popped: Popped<Page>) {
+        self.ports[from].drops.add_many(why, segments(&popped));
+        if let Popped::Packet(packet) = popped {
+            self.rx.pool.put(packet);
         }
     }
 
@@ -373,15 +376,9 @@ impl Bridge {
     /// Queues a packet at all other ports that are up.
     fn flood(&mut self, from: usize, popped: Popped<Page>, now: Nanos) {
         let (packets, cost) = (segments(&popped), cost(&popped));
-        let port = &mut self.ports[from];
-        if !port.flood.take(packets, now) {
-            port.drops.add_many(Dropped::Flood, packets);
-            if let Popped::Packet(packet) = popped {
-                self.rx.pool.put(packet);
-            }
-            return;
+        if !self.ports[from].flood.take(packets, now) {
+            return self.discard(from, Dropped::Flood, popped);
         }
-        port.numbers.flooded += packets;
         let mut copies = 0;
         let mut last = None;
         for to in 0..self.ports.len() {
@@ -393,11 +390,9 @@ impl Bridge {
                 }
             }
         }
-        match (last, popped) {
-            (Some(to), popped) => self.hand(from, to, popped),
-            (None, Popped::Packet(packet)) => self.rx.pool.put(packet),
-            (None, Popped::Frame(_)) => {}
-        }
+        let Some(to) = last else { return self.discard(from, Dropped::NoPort, popped) };
+        self.hand(from, to, popped);
+        self.ports[from].numbers.flooded += packets;
         self.ports[from].charge_copies(cost, copies);
     }
 

@@ -25,5 +25,6 @@ pub const PORT_STATES: &[&str] = &[
     "guest_mergeable",
     "guest_event_idx",
 ];
-/// The number of a port that is no metric: the place of the last refusal's reason in a list. Drops have the reasons.
-pub const NO_METRIC: &str = "refused_for";
+/// Numbers of a port that are no metrics: the places of the reasons of its last refusal and of its last stop in lists.
+/// Each reason has a metric.
+pub const NO_METRIC: &[&str] = &["refused_for", "last_stop"];

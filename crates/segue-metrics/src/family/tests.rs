@@ -87,7 +87,8 @@ fn every_number_of_stat_is_a_metric_or_is_left_out_for_a_reason() {
 #[test]
 fn numbers_of_a_port_that_can_fall_are_states_and_one_of_0_is_shown() {
     let mut port = Port::default();
-    for (name, value) in [("fdb_entries", 3), ("guest_connected", 0), ("flooded", 2), ("pauses", 0), (NO_METRIC, 4)] {
+    let numbers = [("fdb_entries", 3), ("guest_connected", 0), ("flooded", 2), ("pauses", 0)];
+    for (name, value) in numbers.into_iter().chain(NO_METRIC.iter().map(|name| (*name, 4))) {
         port.numbers.insert(name.to_owned(), value);
     }
     let ports = BTreeMap::from([("a".to_owned(), port)]);

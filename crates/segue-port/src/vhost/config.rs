@@ -28,3 +28,5 @@ pub const GUEST_CONNECTED: &str = "guest_connected";
 pub const GUEST_READY: &str = "guest_ready";
 /// Key of the counter that is 1 while the guest offers no buffers.
 pub const GUEST_STALLED: &str = "guest_stalled";
+/// Key of the reason of the last stop: 0 without one, else 1 more than its index among [`Stop`](super::Stop).
+pub const LAST_STOP: &str = "last_stop";

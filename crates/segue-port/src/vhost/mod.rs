@@ -48,7 +48,7 @@ mod sys;
 #[cfg(test)]
 mod tests;
 
-pub use config::{GUEST_CONNECTED, GUEST_READY, GUEST_STALLED, Source, VhostConfig};
+pub use config::{GUEST_CONNECTED, GUEST_READY, GUEST_STALLED, LAST_STOP, Source, VhostConfig};
 pub use message::{Assembler, Message, Region, regions};
 pub use port::VhostPort;
 pub use reasons::{GuestDrop, Stop};

@@ -14,7 +14,7 @@ use segue::reason::{Counts, Reason};
 use segue::virtio::{VirtioNet, device};
 
 use super::calls::Calls;
-use super::config::{GUEST_CONNECTED, GUEST_READY, GUEST_STALLED, Source, VhostConfig};
+use super::config::{GUEST_CONNECTED, GUEST_READY, GUEST_STALLED, LAST_STOP, Source, VhostConfig};
 use super::copy::copy_in;
 use super::feature;
 use super::message::{Assembler, PATIENCE};
@@ -79,6 +79,7 @@ pub struct VhostPort {
     counters: Counters,
     drops: Counts<GuestDrop>,
     stops: Counts<Stop>,
+    last_stop: Option<Stop>,
     numbers: Numbers,
 }
 
@@ -142,6 +143,7 @@ impl VhostPort {
             counters: Counters::default(),
             drops: Counts::default(),
             stops: Counts::default(),
+            last_stop: None,
             numbers: Numbers::default(),
         };
         port.buffers.add_level(port.hold.as_fd())?;
@@ -203,12 +205,18 @@ impl VhostPort {
         }
         self.patience.set(Duration::ZERO);
         self.stops.add(reason);
+        self.last_stop = Some(reason);
         match reason {
             Stop::Ended => notice!(info, "the front end is gone"),
             _ => notice!(warn, reason = reason.name(), "the guest's port was stopped: {reason}"),
         }
         self.unblock();
         self.settle();
+    }
+
+    /// Returns whether a file of the guest's memory became shorter while it was used.
+    fn has_lost_memory(&self) -> bool {
+        self.connection.as_ref().is_some_and(|connection| connection.session.memory.is_lost())
     }
 
     /// Unmaps memory that is no longer used, for the time `left` of this call of [`Port::listen`]. A connection that
@@ -471,6 +479,9 @@ impl Port for VhostPort {
         Ok(match self.take(into, budget) {
             Ok(polled) => polled,
             Err(reason) => {
+                if self.has_lost_memory() {
+                    self.drops.add_many(GuestDrop::Reset, self.reads.len() as u64);
+                }
                 self.reads.clear();
                 self.scatter.forget();
                 self.stop(reason);
@@ -532,6 +543,7 @@ impl Port for VhostPort {
             (GUEST_CONNECTED, u64::from(session.is_some())),
             (GUEST_READY, u64::from(self.is_ready())),
             (GUEST_STALLED, u64::from(self.is_stalled)),
+            (LAST_STOP, self.last_stop.map_or(0, |reason| 1 + reason.index() as u64)),
             ("guest_csum", has(1 << device::GUEST_CSUM)),
             ("guest_tso4", has(1 << device::GUEST_TSO4)),
             ("guest_tso6", has(1 << device::GUEST_TSO6)),

@@ -15,14 +15,14 @@ use segue_host::sys::Pid;
 
 use crate::heartbeat::user_time_of;
 
-/// The number of rounds of a helper, in memory shared with its supervisor.
+/// The number of rounds of a helper, and whether it is done, in memory shared with the other processes.
 #[derive(Clone, Debug)]
 pub struct Rounds(Arc<SharedNumbers>);
 
 impl Rounds {
     /// Creates the number, which a process that is forked later shares.
     pub fn new() -> io::Result<Rounds> {
-        SharedNumbers::new(1).map(|number| Rounds(Arc::new(number)))
+        SharedNumbers::new(2).map(|number| Rounds(Arc::new(number)))
     }
 
     /// Counts one more round: what the process does in one is bounded.
@@ -33,6 +33,15 @@ impl Rounds {
     /// Returns the number.
     pub(crate) fn number(&self) -> u64 {
         self.0[0].load(Ordering::Relaxed)
+    }
+
+    /// Records that the process is about to end since it has nothing more to do, which is no problem.
+    pub fn finish(&self) {
+        self.0[1].store(1, Ordering::Relaxed);
+    }
+
+    fn is_finished(&self) -> bool {
+        self.0[1].load(Ordering::Relaxed) != 0
     }
 }
 
@@ -59,8 +68,8 @@ impl Helper {
         Helper { pid, task, has_begun, stat: stat_of(pid), rounds }
     }
 
-    /// Returns the problem of a process that a signal has stopped, or that has ended. `is_managed` is whether a service
-    /// starts the instance again.
+    /// Returns the problem of a process that a signal has stopped, or that has ended although it was not done.
+    /// `is_managed` is whether a service starts the instance again.
     pub fn complaint(&self, is_managed: bool) -> Option<Complaint> {
         let mut bytes = [0; 512];
         let state = match self.stat.as_ref()?.read_at(&mut bytes, 0) {
@@ -75,7 +84,7 @@ impl Helper {
                 let why = format!("a signal stopped the {task}; the supervisor continues it");
                 Some(complaint("process_stopped", "process stopped", why))
             }
-            b'Z' | b'X' => {
+            b'Z' | b'X' if !self.rounds.is_finished() => {
                 let is_restarted = is_managed && self.has_begun;
                 let then = if is_restarted { "the service starts the instance again" } else { "start segue again" };
                 Some(complaint("process_ended", "process ended", format!("the {task} has ended; {then}")))
@@ -194,6 +203,17 @@ mod tests {
             child.wait().unwrap();
             assert_eq!(helper.complaint(is_managed).map(|found| found.code).as_deref(), Some("process_ended"));
         }
+    }
+
+    #[test]
+    fn a_process_that_was_done_when_it_ended_is_no_problem() {
+        let mut child = Command::new("true").spawn().unwrap();
+        let rounds = Rounds::new().unwrap();
+        let helper = Helper::new(child.id() as Pid, "process that is done".to_owned(), true, rounds.clone());
+        child.wait().unwrap();
+        assert_eq!(helper.complaint(true).map(|found| found.code).as_deref(), Some("process_ended"));
+        rounds.finish();
+        assert_eq!((helper.complaint(true), rounds.number()), (None, 0));
     }
 
     #[test]

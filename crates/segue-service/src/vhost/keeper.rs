@@ -74,8 +74,13 @@ impl Keeper<'_> {
                     let (supply, listener) = (&far, listener.as_ref());
                     FrontendServer { supply, listener, path: &path, rounds: &rounds }.serve().map_err(text)
                 });
-                if let Err(why) = &served {
-                    to_stderr(&format!("note: the front end of {} is served no more: {why}\n", self.path.display()));
+                match &served {
+                    // The port takes no front end any more, and says why.
+                    Ok(()) => rounds.finish(),
+                    Err(why) => {
+                        let path = self.path.display();
+                        to_stderr(&format!("note: the front end of {path} is served no more: {why}\n"));
+                    }
                 }
                 std::process::exit(i32::from(served.is_err()))
             }

@@ -3,6 +3,7 @@
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, lchown};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -106,15 +107,27 @@ pub(super) fn free(path: &Path) -> Result<Found, Error> {
             .why("a file that is no socket is not replaced"));
     }
     // Without a wait for room in the queue of a listener that accepts nothing.
-    match connect_path(path) {
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(Found::Left),
-        _ => {
-            let hint =
-                format!("another path, or the front end as the server: vhost:{shown},client\nss -xlp src {shown}");
-            Err(Error::new(Kind::InUse, format!("another process listens at {shown}"), hint)
-                .why("one guest has one port"))
-        }
+    let is_left = || connect_path(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
+    if !is_listed(path) && is_left() {
+        return Ok(Found::Left);
     }
+    let hint = format!("another path, or the front end as the server: vhost:{shown},client\nss -xlp src {shown}");
+    Err(Error::new(Kind::InUse, format!("another process listens at {shown}"), hint).why("one guest has one port"))
+}
+
+/// Returns whether a process of this network namespace listens at the path, by the kernel's list (proc_pid_net(5)). A
+/// connection would tell too, but the port of a guest that runs would take it for a front end.
+fn is_listed(path: &Path) -> bool {
+    /// The flags of a socket that listens (`__SO_ACCEPTCON`).
+    const LISTENS: &[u8] = b"00010000";
+    let list = fs::read("/proc/net/unix").unwrap_or_default();
+    path.is_absolute()
+        && list.split(|byte| *byte == b'\n').any(|line| {
+            // A path may have spaces.
+            let front = line.strip_suffix(path.as_os_str().as_bytes()).unwrap_or_default();
+            let mut fields = front.split(|byte| *byte == b' ').filter(|field| !field.is_empty());
+            fields.nth(3) == Some(LISTENS) && fields.count() == 3
+        })
 }
 
 /// Returns the ids of `USER`, `USER:GROUP` or `:GROUP`, each by name or by number.
@@ -279,6 +292,18 @@ mod tests {
         let (answers, answer) = mpsc::channel();
         thread::spawn(move || answers.send(free(&path)));
         assert_eq!(answer.recv_timeout(PATIENCE).expect("it waits for nobody").unwrap_err().kind, Kind::InUse);
+    }
+
+    #[test]
+    fn a_listener_is_in_use_and_gets_no_connection() {
+        let folder = Folder::new("listed");
+        let path = folder.0.join("vm with spaces.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        assert_eq!(free(&path).unwrap_err().kind, Kind::InUse);
+        assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
+        assert!(is_listed(&path));
+        assert!(!is_listed(Path::new("/vm with spaces.sock")), "the path of the socket only ends so");
     }
 
     #[test]

@@ -157,7 +157,12 @@ impl VhostPort {
                     return Ok(Sent::Blocked);
                 }
                 let (len, segments, gso) = (unit.len(), unit.segments(), unit.gso());
-                match self.put(&unit)? {
+                let put = self.put(&unit);
+                if put.is_err() && self.has_lost_memory() {
+                    self.drops.add_many(GuestDrop::Reset, segments as u64);
+                    batch.sent_of(entry, 1);
+                }
+                match put? {
                     Put::Done => {
                         self.unblock();
                         self.counters.tx.add(len, segments);

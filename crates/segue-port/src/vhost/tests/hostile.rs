@@ -141,6 +141,10 @@ fn a_file_that_becomes_shorter_stops_the_port_and_no_other() {
             bench.drive(queue);
             let _ = bench.received();
             assert_eq!(bench.port.stops().of(Stop::MemoryLost), 1, "{queue} {len} {:?}", bench.port.stops());
+            // A ring that is gone looks empty.
+            let lost = u64::from(queue == TO_GUEST || len > 0);
+            let drops = bench.port.guest_drops();
+            assert_eq!((drops.of(GuestDrop::Reset), drops.total()), (lost, lost), "{queue} {len}");
             let sent = frame(true, 10, 0, Fill::Good);
             other.front.send_packet(0, &PLAIN, &sent, &[]);
             assert_eq!(other.received(), [sent]);

@@ -5,6 +5,7 @@ use std::fs::Metadata;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 
+use segue::reason::Reason;
 use segue_testkit::vhost::{Descriptor, GUEST_BASE, MEMORY_LEN, USER_BASE, feature, message, region, state};
 
 use super::super::files::HELD;
@@ -314,6 +315,7 @@ fn a_listener_takes_one_front_end_at_a_time_and_the_next_one_after_it() {
         assert_eq!(bench.port.stops().of(Stop::Ended), round as u64 + 1);
     }
     assert_eq!((bench.number("front_ends"), bench.number("front_ends_refused")), (4, 3));
+    assert_eq!(bench.number(LAST_STOP), 1 + Stop::Ended.index() as u64);
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
