@@ -4,17 +4,21 @@ mod support;
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::time::Duration;
 
 use segue::gso::{self, Frames, Limits};
-use segue::packet::Csum;
-use segue_lan78xx::driver::{Config, Driver, Kick};
-use segue_lan78xx::model::Fault;
-use segue_lan78xx::regs::endpoint;
-use segue_lan78xx::usb::{self, Lent, Speed, Transfer, Transport};
-use segue_port::{Drop, Port, RxBatch, Sent, TxBatch};
+use segue::packet::{Csum, Gso, GsoKind, TrainCsum, Unit};
+use segue_lan78xx::driver::{Config, Driver, Kick, LookupResult};
+use segue_lan78xx::model::{self, Fault, LinkSpeed, Model, Partner};
+use segue_lan78xx::regs::{self, endpoint, stat};
+use segue_lan78xx::usb::local::{Clock, Local};
+use segue_lan78xx::usb::{self, Lent, Setup, Speed, Transfer, Transport};
+use segue_port::{Blocked, Drop, Interest, PollSet, Port, RxBatch, Sent, TxBatch};
 use segue_testkit::flow::Sender;
 use segue_testkit::oracle;
-use support::{Meddled, Meddler, Rig, SPEEDS, chip, datagram, ethernet, ip, local, modes, primed, segment, unpadded};
+use support::{
+    Meddled, Meddler, Rig, SPEEDS, chip, datagram, ethernet, ip, load, local, modes, primed, segment, unpadded,
+};
 
 fn assert_ready(frames: &[Vec<u8>]) {
     for frame in frames {
@@ -199,7 +203,7 @@ fn commands_are_aligned_what_lies_between_is_zero_and_nothing_follows_the_last_f
     }
     let frames: Vec<Vec<u8>> = [60, 61, 62, 63, 61].iter().map(|len| datagram(true, 7, len - 42)).collect();
     for frame in &frames {
-        tx.push(support::load(&mut rx, frame, Csum::Unknown), driver.limits()).map_err(|(_, why)| why).unwrap();
+        tx.push(load(&mut rx, frame, Csum::Unknown), driver.limits()).map_err(|(_, why)| why).unwrap();
     }
     driver.transmit(&mut tx).unwrap();
     let mut expected = Vec::new();
@@ -228,14 +232,46 @@ fn a_transfer_that_ends_with_a_full_packet_is_followed_by_an_empty_one() {
     }
 }
 
+/// Returns a frame with which the partner pauses the chip for 34 ms.
+fn pause() -> Vec<u8> {
+    let mut pause = vec![0x01, 0x80, 0xc2, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0x08, 0, 1, 0xff, 0xff];
+    pause.resize(60, 0);
+    pause
+}
+
+#[test]
+fn a_port_that_is_held_back_is_woken_by_the_event_that_it_names() {
+    for (mode, config) in modes(Speed::Super) {
+        let model = Model::new(model::Config { negotiation: 1_000_000, ..chip(Speed::Super) });
+        let mut driver = Driver::open(Local::alone(model, Clock::System), config).unwrap();
+        let (mut rx, mut tx) = (RxBatch::new(256), TxBatch::new());
+        driver.up().unwrap();
+        while !driver.link().up {
+            driver.usb().sleep(1_000_000);
+            driver.receive(&mut rx, 64).unwrap();
+        }
+        while driver.transmit(&mut tx).unwrap() == Sent::All {
+            tx.recycle(&mut rx.pool);
+            driver.usb().model.receive(pause());
+            let packet = load(&mut rx, &datagram(true, 1, 1000), Csum::Unknown);
+            tx.push(packet, driver.limits()).map_err(|(_, why)| why).unwrap();
+        }
+        assert!(driver.counters().blocked > 0, "{mode}");
+        while driver.transmit(&mut tx).unwrap() == Sent::Blocked {
+            let is_readable = driver.blocked_event() == Blocked::Readable;
+            let mut set = PollSet::default();
+            set.add(&Interest { fd: driver.blocked_fd(), read: is_readable, write: !is_readable });
+            set.wait(Some(Duration::from_secs(8))).unwrap();
+            assert_eq!(set.ready().count(), 1, "{mode}: nothing has woken it");
+        }
+    }
+}
+
 #[test]
 fn a_port_whose_transfers_are_all_on_their_way_holds_back_and_loses_nothing() {
     for (mode, config) in modes(Speed::Super) {
         let mut rig = Rig::new(Speed::Super, config);
-        // The partner pauses the chip.
-        let mut pause = vec![0x01, 0x80, 0xc2, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0x08, 0, 1, 0xff, 0xff];
-        pause.resize(60, 0);
-        rig.model().receive(pause);
+        rig.model().receive(pause());
         rig.step();
         let mut blocked = false;
         for n in 0..2000 {
@@ -256,31 +292,53 @@ fn a_port_whose_transfers_are_all_on_their_way_holds_back_and_loses_nothing() {
     }
 }
 
+/// Disables a part of the chip without any event, and sends a frame, which gets stuck, until sending times out.
+fn get_stuck(rig: &mut Rig, register: u16) {
+    let write = Setup { request_type: 0x40, request: 0xa0, value: 0, index: register, length: 4 };
+    rig.model().control(write, &0_u32.to_le_bytes()).unwrap();
+    let packet = rig.packet(&datagram(true, 1, 100), Csum::Unknown);
+    rig.send(packet);
+    assert!(rig.arrived().is_empty());
+    rig.driver.usb().sleep(5_100_000_000);
+    rig.step();
+}
+
 #[test]
 fn sending_that_is_stuck_for_five_seconds_begins_anew() {
     for (mode, config) in modes(Speed::Super) {
         let mut rig = Rig::new(Speed::Super, config);
-        // Transfers that come back make the next time the first one again.
-        for round in 1..=2 {
-            // The FIFO is disabled without any event.
-            rig.driver.usb().model.control(write(segue_lan78xx::regs::FCT_TX_CTL), &0_u32.to_le_bytes()).unwrap();
-            let packet = rig.packet(&datagram(true, 1, 100), Csum::Unknown);
-            rig.send(packet);
-            assert!(rig.arrived().is_empty());
-            rig.driver.usb().sleep(5_100_000_000);
-            rig.step();
-            assert_eq!((rig.driver.numbers().tx_timeouts, rig.driver.numbers().tx_errors), (round, round), "{mode}");
-            let run = segue_lan78xx::regs::fct::EN.to_le_bytes();
-            rig.driver.usb().model.control(write(segue_lan78xx::regs::FCT_TX_CTL), &run).unwrap();
+        // A transfer that succeeds makes the next time the first one again.
+        for (round, register) in [(1, regs::FCT_TX_CTL), (2, regs::MAC_TX)] {
+            get_stuck(&mut rig, register);
+            let numbers = rig.driver.numbers();
+            assert_eq!((numbers.tx_timeouts, numbers.tx_errors, numbers.halts), (round, round, round), "{mode}");
             let packet = rig.packet(&datagram(true, 2, 100), Csum::Unknown);
             rig.send(packet);
-            assert_eq!(rig.arrived().len(), 1, "{mode}");
+            assert_eq!((rig.arrived().len(), rig.driver.is_gone()), (1, false), "{mode}");
         }
     }
 }
 
-fn write(register: u16) -> segue_lan78xx::usb::Setup {
-    segue_lan78xx::usb::Setup { request_type: 0x40, request: 0xa0, value: 0, index: register, length: 4 }
+#[test]
+fn a_chip_that_sends_nothing_after_its_transmit_side_was_restarted_is_set_up_again() {
+    for (mode, config) in modes(Speed::Super) {
+        let mut rig = Rig::new(Speed::Super, config);
+        rig.driver.on_gone(Box::new(|_| {
+            let clock = Clock::Still(segue::time::Nanos(60_000_000_000));
+            LookupResult::Back(Local::new(Model::new(chip(Speed::Super)), None, clock))
+        }));
+        for (round, is_gone) in [(1, false), (2, true)] {
+            get_stuck(&mut rig, regs::FCT_TX_CTL);
+            // The cancelled transfers came back.
+            let numbers = rig.driver.numbers();
+            assert_eq!((numbers.tx_timeouts, rig.driver.is_gone()), (round, is_gone), "{mode} {numbers:?}");
+        }
+        rig.driver.usb().sleep(1_100_000_000);
+        rig.until(|rig| rig.driver.link().up);
+        let packet = rig.packet(&datagram(true, 2, 100), Csum::Unknown);
+        rig.send(packet);
+        assert_eq!(rig.arrived().len(), 1, "{mode}");
+    }
 }
 
 #[test]
@@ -331,6 +389,68 @@ fn what_is_longer_than_the_chip_takes_is_dropped_in_front_of_it() {
     let mut rig = Rig::new(Speed::Super, Config::napi(Speed::Super));
     let packet = rig.train(&primed(&segment(true, 25_000, 0)), 12_000);
     rig.send(packet);
-    assert_eq!((rig.arrived().len(), rig.driver.counters().drops.of(Drop::TooBig)), (0, 1));
+    assert_eq!((rig.arrived().len(), rig.driver.counters().drops.of(Drop::TooBig)), (0, 3));
     assert_eq!(rig.model().notes().bulk_out_frames, 0);
+}
+
+/// Pushes a train of datagrams, which software cuts.
+fn push_datagrams(rig: &mut Rig, len: usize, size: u16) {
+    let mut packet = rig.packet(&primed(&datagram(true, 1, len)), Csum::Partial);
+    let gso = Gso { kind: GsoKind::Udp, size, fixed_ids: 0 };
+    packet.offload.unit = Unit::Train { csum: TrainCsum::Partial, gso };
+    let any = Limits { csum: true, uso: true, max_udp_segs: 128, ..Limits::NONE };
+    assert!(rig.tx.push(packet, &any).is_ok());
+}
+
+#[test]
+fn a_dropped_train_counts_as_its_packets_and_not_as_sent() {
+    for (mode, config) in modes(Speed::Super) {
+        let mut rig = Rig::new(Speed::Super, config);
+        // Three datagrams that are longer than the chip sends, and ten that are not.
+        for (size, sent, dropped) in [(10_000, 0, 3), (3000, 10, 3)] {
+            push_datagrams(&mut rig, 30_000, size);
+            assert_eq!(rig.flush(), Sent::All);
+            let counters = rig.driver.counters();
+            assert_eq!((counters.tx.segments, counters.drops.of(Drop::TooBig)), (sent, dropped), "{mode} {size}");
+        }
+        assert_eq!(rig.arrived().len(), 10, "{mode}");
+        rig.model().unplug();
+        push_datagrams(&mut rig, 30_000, 3000);
+        rig.flush();
+        let counters = rig.driver.counters();
+        assert_eq!((counters.tx.segments, counters.drops.of(Drop::DeviceDown)), (10, 10), "{mode}");
+    }
+}
+
+#[test]
+fn frames_that_wait_for_a_transfer_when_the_link_goes_are_counted_and_do_not_leave_later() {
+    for (mode, config) in modes(Speed::Super) {
+        let mut rig = Rig::new(Speed::Super, config);
+        rig.model().receive(pause());
+        rig.step();
+        loop {
+            (0..4).for_each(|_| push_datagrams(&mut rig, 60_000, 1000));
+            if rig.flush() == Sent::Blocked {
+                break;
+            }
+        }
+        let given = rig.driver.counters().tx.segments;
+        let waiting = rig.tx.units().map(|unit| unit.segments() as u64).sum::<u64>();
+        rig.model().set_partner(None);
+        rig.until(|rig| !rig.driver.link().up);
+        let lost = rig.driver.numbers().tx_errors;
+        assert!(lost > 0 && waiting > 0, "{mode}");
+        rig.flush();
+        assert_eq!((rig.driver.counters().drops.of(Drop::DeviceDown), rig.tx.len()), (waiting, 0), "{mode}");
+        rig.driver.usb().sleep(100_000_000);
+        let before = rig.arrived().len() as u64;
+        rig.model().set_partner(Some(Partner { speed: LinkSpeed::M1000, pause: true }));
+        rig.until(|rig| rig.driver.link().up);
+        let packet = rig.packet(&datagram(true, 7, 100), Csum::Unknown);
+        rig.send(packet);
+        assert_eq!(rig.arrived(), [datagram(true, 7, 100)], "{mode}");
+        rig.driver.read_statistics().unwrap();
+        let no_carrier = rig.driver.statistics()[stat::TX_CARRIER];
+        assert_eq!(given, before + lost + no_carrier, "{mode}: {:?}", rig.driver.numbers());
+    }
 }

@@ -333,6 +333,28 @@ fn a_halted_endpoint_whose_transfers_do_not_come_back_is_no_device_any_more() {
 }
 
 #[test]
+fn frames_of_a_batch_during_which_the_device_goes_away_are_all_counted() {
+    const GIVEN: u16 = 100;
+    for (mode, config) in modes(Speed::Super) {
+        let mut load = Load::new(config);
+        for number in 0..GIVEN {
+            let packet = load.rig.packet(&datagram(true, number, 8900), Csum::Unknown);
+            assert!(load.rig.tx.push(packet, load.rig.driver.limits()).is_ok());
+        }
+        // All transfers are under way before the first one comes back, which reports that the device is gone.
+        load.rig.model().inject(Fault::UnplugAfter(3));
+        assert_eq!(load.rig.flush(), Sent::All, "{mode}");
+        assert!(load.rig.driver.is_gone(), "{mode}");
+        load.rig.driver.usb().sleep(1_100_000_000);
+        load.rig.until(|rig| rig.driver.link().up);
+        load.tx.given = u64::from(GIVEN);
+        load.settle();
+        let tx = &load.tx;
+        assert!(tx.is_even() && tx.link_down > 0 && tx.in_flight > 0, "{mode} {tx:?}");
+    }
+}
+
+#[test]
 fn each_frame_of_a_train_that_is_lost_with_its_device_is_counted() {
     for (mode, config) in modes(Speed::Super) {
         let it = Far::default();
@@ -375,6 +397,26 @@ fn each_frame_of_a_train_that_is_lost_with_its_device_is_counted() {
             frames.extend(driver.usb().local.borrow_mut().model.transmit());
         }
         assert!(frames.len() == 1 && unpadded(&frames[0]) == datagram(true, 7, 900), "{mode}: {}", frames.len());
+    }
+}
+
+#[test]
+fn an_adapter_that_is_down_is_not_polled_again_and_again_for_what_it_does_not_give_back() {
+    for (mode, config) in modes(Speed::Super) {
+        let it = Far::default();
+        let (mut driver, mut rx) = far(config, &it);
+        it.keeps.set(true);
+        let mut tx = TxBatch::new();
+        let packet = load(&mut rx, &datagram(true, 1, 900), Csum::Unknown);
+        assert!(tx.push(packet, driver.limits()).is_ok());
+        driver.transmit(&mut tx).unwrap();
+        driver.down().unwrap();
+        driver.usb().sleep(6_000_000_000);
+        for _ in 0..3 {
+            let polled = driver.receive(&mut rx, 64).unwrap();
+            driver.usb().sleep(1_000_000);
+            assert_eq!(polled, Polled::Idle, "{mode}");
+        }
     }
 }
 

@@ -272,6 +272,39 @@ fn a_device_whose_halt_cannot_be_cleared_for_five_seconds_is_given_up() {
 }
 
 #[test]
+fn a_device_that_halts_again_after_each_clearing_is_given_up_after_five_seconds() {
+    for (mode, config) in modes(Speed::Super) {
+        let mut bench = Bench::new(config, Call::Reap);
+        assert!(bench.works(), "{mode}: before");
+        bench.plan.error.set(Some(usb::Error::Stall));
+        (0..4500).for_each(|_| bench.step());
+        let numbers = bench.driver.numbers();
+        // Two of them in the time of one pause, at most, and one after each.
+        assert!((40..110).contains(&numbers.halts) && numbers.unplugs == 0, "{mode}: {numbers:?}");
+        (0..1000).for_each(|_| bench.step());
+        assert_eq!(bench.driver.numbers().unplugs, 1, "{mode}");
+        bench.plan.error.set(None);
+        assert!(bench.works(), "{mode}: afterwards");
+    }
+}
+
+#[test]
+fn a_driver_whose_endpoints_are_all_halted_is_idle_between_its_attempts_to_clear_them() {
+    for (mode, config) in modes(Speed::Super) {
+        let mut bench = Bench::new(config, Call::ClearHalt);
+        assert!(bench.works(), "{mode}: before");
+        bench.plan.error.set(Some(usb::Error::Stall));
+        [endpoint::BULK_IN, endpoint::INTERRUPT].into_iter().for_each(|address| halt(bench.model(), address));
+        let mut more = 0;
+        for _ in 0..200 {
+            bench.driver.usb().sleep(1_000_000);
+            more += u32::from(bench.driver.receive(&mut bench.rx, 64).unwrap() == Polled::More);
+        }
+        assert!(more < 20, "{mode}: {more} times in 200 ms");
+    }
+}
+
+#[test]
 fn a_halt_that_could_not_be_cleared_wakes_the_driver_for_the_next_attempt() {
     const ATTEMPTS: u32 = 8;
     let (error, made, failed) = (Cell::new(Some(usb::Error::Stall)), Cell::new(0), Cell::new(0));

@@ -90,6 +90,8 @@ impl<T: Transport> Driver<T> {
 
     fn link_down(&mut self) -> Result<()> {
         self.statistics.stop();
+        // Frames that wait would leave late, when the link is up again.
+        self.tx.drop_unsent(&mut self.numbers);
         self.chip.reset_mac()
     }
 

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use segue::gso::Limits;
-use segue_port::{Counters, Drop, Extra, OffloadState, Polled, Port, RxBatch, Sent, TxBatch};
+use segue_port::{Blocked, Counters, Drop, Extra, OffloadState, Polled, Port, RxBatch, Sent, TxBatch};
 
 use crate::regs::{STATISTICS, stat};
 use crate::usb::Transport;
@@ -27,6 +27,11 @@ impl<T: Transport> Port for Driver<T> {
         self.set.0.as_fd()
     }
 
+    fn blocked_event(&self) -> Blocked {
+        // An epoll set is never writable.
+        Blocked::Readable
+    }
+
     fn receive(&mut self, into: &mut RxBatch, budget: usize) -> io::Result<Polled> {
         self.counters.rx.calls += 1;
         self.service();
@@ -42,20 +47,11 @@ impl<T: Transport> Port for Driver<T> {
     fn transmit(&mut self, batch: &mut TxBatch) -> io::Result<Sent> {
         self.service();
         self.chip.usb.failure().map_or(Ok(()), Err)?;
-        if !self.link.up || self.gone || !self.is_up {
-            // Packets are dropped, as by an interface without carrier.
-            let lost = batch.len();
-            self.counters.drops.add_many(Drop::DeviceDown, lost as u64);
-            batch.sent(lost);
-            return Ok(Sent::All);
-        }
-        let mut sent = self.pack(batch);
-        self.kick();
+        let mut sent = self.send(batch);
         if sent == Sent::Blocked {
-            // Transfers may have completed while the last ones were packed.
+            // Transfers may have completed while the last ones were packed, or have ended with the device.
             self.reap();
-            sent = self.pack(batch);
-            self.kick();
+            sent = self.send(batch);
         }
         if sent == Sent::Blocked {
             self.counters.blocked += 1;
@@ -111,6 +107,20 @@ impl<T: Transport> Port for Driver<T> {
 }
 
 impl<T: Transport> Driver<T> {
+    /// Packs and submits a batch. While the device or its link is down, the packets are dropped, as by an interface
+    /// without carrier.
+    fn send(&mut self, batch: &mut TxBatch) -> Sent {
+        if !self.link.up || self.gone || !self.is_up {
+            let lost: usize = batch.units().map(|unit| unit.segments()).sum();
+            self.counters.drops.add_many(Drop::DeviceDown, lost as u64);
+            batch.sent(batch.len());
+            return Sent::All;
+        }
+        let sent = self.pack(batch);
+        self.kick();
+        sent
+    }
+
     /// Sets the timer for the next deadline; returns whether that has passed already.
     fn arm(&mut self) -> bool {
         let now = self.chip.usb.now();
@@ -120,9 +130,10 @@ impl<T: Transport> Driver<T> {
             let memory = self.tx.is_starved().then(|| now.after(TRANSFER_RETRY));
             let stuck = self.tx.deadline().map(|since| since.after(TX_PATIENCE));
             let halted = self.halted_since.map(|since| since.after(HALT_PATIENCE));
+            // What is done only while the adapter is up would be due for ever while it is down.
             let work = [self.statistics.due(), self.link_work, self.suspended_until, halted, self.next_clear];
-            let work = work.map(|at| at.filter(|_| self.is_up));
-            let others = [self.chip.usb.deadline(), memory, stuck, self.follower.again];
+            let work = work.into_iter().chain([memory, stuck]).map(|at| at.filter(|_| self.is_up));
+            let others = [self.chip.usb.deadline(), self.follower.again];
             others.into_iter().chain(work).flatten().min()
         };
         self.timer.arm(due, now);

@@ -18,6 +18,8 @@ pub(super) struct Receiver {
     pub(super) overflow: VecDeque<Received>,
     pub(super) lent: usize,
     pub(super) halted: bool,
+    /// Number of attempts to clear a halt since a transfer has succeeded.
+    pub(super) clears: u32,
     pub(super) next_tag: u32,
 }
 
@@ -29,7 +31,7 @@ impl Receiver {
         }
         let total = config.rx_transfers;
         let (done, overflow) = (VecDeque::new(), VecDeque::new());
-        Ok(Receiver { total, idle, done, overflow, lent: 0, halted: false, next_tag: 0 })
+        Ok(Receiver { total, idle, done, overflow, lent: 0, halted: false, clears: 0, next_tag: 0 })
     }
 
     /// Returns whether no transfer is lent to the chip.

@@ -39,6 +39,9 @@ impl<T: Transport> Driver<T> {
 
     pub(super) fn reap_in(&mut self, transfer: Transfer<Done>) {
         self.rx.lent = self.rx.lent.saturating_sub(1);
+        if transfer.result().is_ok() {
+            self.rx.clears = 0;
+        }
         match transfer.result() {
             // The chip sends an empty transfer when it starts, which has no meaning.
             Ok(0) => self.rx.idle.push(transfer.recycle()),

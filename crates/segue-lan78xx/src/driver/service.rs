@@ -7,7 +7,7 @@ use crate::usb::{self, Done, Request, Transfer, Transport};
 
 use super::Error;
 use super::state::{Driver, INTERRUPT_LEN};
-use super::timing::{CLEAR_RETRY, HALT_PATIENCE, LINK_FAILURES, LINK_RETRY, TRANSFER_RETRY, TX_PATIENCE};
+use super::timing::{CLEAR_RETRY, HALT_PATIENCE, LINK_FAILURES, LINK_RETRY, MOST_CLEARS, TRANSFER_RETRY, TX_PATIENCE};
 
 impl<T: Transport> Driver<T> {
     /// Processes completions, interrupts and timers.
@@ -23,6 +23,7 @@ impl<T: Transport> Driver<T> {
         }
         let now = self.chip.usb.now();
         if self.is_up {
+            self.suspended_until.take_if(|until| *until <= now);
             if self.link_work.take_if(|at| *at <= now).is_some() {
                 let done = self.follow_link();
                 self.link_failures = if done.is_err() { self.link_failures + 1 } else { 0 };
@@ -35,18 +36,17 @@ impl<T: Transport> Driver<T> {
                     self.lose();
                 }
             }
-            self.recover();
-            if self.halted_since().is_some_and(|since| since.after(HALT_PATIENCE) <= now) {
-                self.lose();
-            }
             if self.tx.stuck_since(now).is_some_and(|since| since.after(TX_PATIENCE) <= now) {
                 self.numbers.tx_timeouts += 1;
                 if self.tx.time_out(now) {
                     self.lose();
                 } else {
-                    self.chip.usb.cancel(endpoint::BULK_OUT);
-                    self.reap();
+                    self.restart_sending();
                 }
+            }
+            self.recover();
+            if self.halted_since().is_some_and(|since| since.after(HALT_PATIENCE) <= now) {
+                self.lose();
             }
             if self.statistics.due().is_some_and(|at| at <= now) {
                 let done = self.read_statistics();
@@ -58,6 +58,18 @@ impl<T: Transport> Driver<T> {
             self.listen();
             self.fill();
             self.kick();
+        }
+    }
+
+    /// Restarts sending that makes no progress: cancels its transfers, and restarts the chip's transmit side. The
+    /// endpoint is cleared like a halted one once the transfers are back.
+    fn restart_sending(&mut self) {
+        self.tx.halted = true;
+        self.chip.usb.cancel(endpoint::BULK_OUT);
+        self.reap();
+        if !self.gone {
+            let done = self.restart_transmitter();
+            self.note(done);
         }
     }
 
@@ -78,27 +90,33 @@ impl<T: Transport> Driver<T> {
         }
         self.next_clear = None;
         if self.rx.halted && self.rx.is_home() {
-            self.rx.halted = !self.clear(endpoint::BULK_IN);
+            self.rx.halted = !self.clear(endpoint::BULK_IN, self.rx.clears);
+            self.rx.clears += 1;
         }
         if self.tx.halted && self.tx.is_home() {
-            self.tx.halted = !self.clear(endpoint::BULK_OUT);
+            self.tx.halted = !self.clear(endpoint::BULK_OUT, self.tx.clears);
+            self.tx.clears += 1;
         }
         if self.interrupt_halted {
-            self.interrupt_halted = !self.clear(endpoint::INTERRUPT);
+            self.interrupt_halted = !self.clear(endpoint::INTERRUPT, self.interrupt_clears);
+            self.interrupt_clears += 1;
         }
     }
 
-    /// Clears the halt of an endpoint, and returns whether that has succeeded. After a failure the next attempt is made
-    /// after a pause.
-    fn clear(&mut self, address: u8) -> bool {
+    /// Clears the halt of an endpoint, and returns whether that has succeeded; `clears` is the number of attempts since
+    /// one of its transfers has succeeded. The next attempt is made after a pause, unless this one is the first and
+    /// succeeds. After many of them the device is given up.
+    fn clear(&mut self, address: u8, clears: u32) -> bool {
+        if clears >= MOST_CLEARS {
+            self.lose();
+        }
         if self.gone {
             return false;
         }
         let cleared = self.chip.usb.clear_halt(address);
         let is_cleared = cleared.is_ok();
-        if is_cleared {
-            self.numbers.halts += 1;
-        } else {
+        self.numbers.halts += u64::from(is_cleared);
+        if !is_cleared || clears > 0 {
             self.next_clear = Some(self.chip.usb.now().after(CLEAR_RETRY));
         }
         self.note(cleared.map_err(Error::Usb));
@@ -118,7 +136,8 @@ impl<T: Transport> Driver<T> {
 
     /// Forgets the halts of endpoints whose transfers are given up.
     pub(super) fn forget_halts(&mut self) {
-        (self.interrupt_halted, self.halted_since, self.next_clear) = (false, None, None);
+        (self.interrupt_halted, self.interrupt_clears) = (false, 0);
+        (self.halted_since, self.next_clear) = (None, None);
     }
 
     /// Counts a failed register access. The device is given up if it is gone, and also if it does not answer: each
@@ -149,6 +168,9 @@ impl<T: Transport> Driver<T> {
     }
 
     pub(super) fn reap_interrupt(&mut self, transfer: Transfer<Done>) {
+        if transfer.result().is_ok() {
+            self.interrupt_clears = 0;
+        }
         match transfer.result() {
             Ok(endpoint::INTERRUPT_LEN) => {
                 let bytes = transfer.received();
@@ -199,9 +221,7 @@ impl<T: Transport> Driver<T> {
     }
 
     /// Returns whether submissions are suspended.
-    pub(super) fn is_suspended(&mut self) -> bool {
-        let now = self.chip.usb.now();
-        self.suspended_until.take_if(|until| *until <= now);
-        self.suspended_until.is_some()
+    pub(super) fn is_suspended(&self) -> bool {
+        self.suspended_until.is_some_and(|until| until > self.chip.usb.now())
     }
 }

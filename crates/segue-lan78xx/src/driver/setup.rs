@@ -130,14 +130,26 @@ impl<T: Transport> Driver<T> {
         self.start_phy()?;
         self.listen();
         self.chip.modify(regs::FCT_RX_CTL, 0, fct::RST)?;
-        self.chip.modify(regs::FCT_TX_CTL, 0, fct::RST)?;
-        self.chip.modify(regs::MAC_TX, 0, mac_tx::TXEN)?;
-        self.chip.modify(regs::FCT_TX_CTL, 0, fct::EN)?;
+        self.start_transmitter()?;
         self.chip.modify(regs::FCT_RX_CTL, 0, fct::EN)?;
         self.chip.modify(regs::MAC_RX, 0, mac_rx::RXEN)?;
         self.link_work = Some(self.chip.usb.now());
         self.fill();
         Ok(())
+    }
+
+    fn start_transmitter(&mut self) -> Result<()> {
+        self.chip.modify(regs::FCT_TX_CTL, 0, fct::RST)?;
+        self.chip.modify(regs::MAC_TX, 0, mac_tx::TXEN)?;
+        self.chip.modify(regs::FCT_TX_CTL, 0, fct::EN).map(drop)
+    }
+
+    /// Stops the chip's transmit side and starts it again; the frames in its FIFO are lost. Nothing is waited for,
+    /// since a part that is stuck may not stop.
+    pub(super) fn restart_transmitter(&mut self) -> Result<()> {
+        self.chip.modify(regs::FCT_TX_CTL, fct::EN, 0)?;
+        self.chip.modify(regs::MAC_TX, mac_tx::TXEN, 0)?;
+        self.start_transmitter()
     }
 
     /// Stops sending and receiving. Packets under way are lost.

@@ -40,6 +40,8 @@ pub struct Driver<T> {
     pub(super) tx: Transmitter,
     pub(super) interrupt: Option<Transfer<Idle>>,
     pub(super) interrupt_halted: bool,
+    /// Number of attempts to clear its halt since an interrupt transfer has succeeded.
+    pub(super) interrupt_clears: u32,
     /// Time until which no receiving transfer is submitted.
     pub(super) suspended_until: Option<Nanos>,
     /// Time at which the link's state is to be read.
@@ -48,7 +50,7 @@ pub struct Driver<T> {
     pub(super) link_failures: u32,
     /// Time since which an endpoint has been halted.
     pub(super) halted_since: Option<Nanos>,
-    /// Time until which no halt is cleared, after a failure.
+    /// Time until which no halt is cleared, after an attempt that has failed or was not the first one.
     pub(super) next_clear: Option<Nanos>,
     pub(super) finder: Option<Finder<T>>,
     pub(super) next_lookup: Option<Nanos>,
@@ -120,6 +122,7 @@ impl<T: Transport> Driver<T> {
             tx,
             interrupt: Some(Transfer::allocate(INTERRUPT_LEN)?),
             interrupt_halted: false,
+            interrupt_clears: 0,
             suspended_until: None,
             link_work: None,
             link_failures: 0,

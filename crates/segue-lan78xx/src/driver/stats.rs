@@ -98,7 +98,8 @@ pub struct Numbers {
     pub rx_errors: u64,
     /// Number of bulk-out transfers sent.
     pub tx_transfers: u64,
-    /// Number of frames in bulk-out transfers that failed or were cancelled.
+    /// Number of frames in bulk-out transfers that failed or were cancelled, and of those that waited for a transfer
+    /// when the link or the device was lost.
     pub tx_errors: u64,
     /// Number of trains that the chip segmented.
     pub lso: u64,
@@ -108,7 +109,7 @@ pub struct Numbers {
     pub software: u64,
     /// Number of received packets with a usable checksum of the chip.
     pub rx_csum: u64,
-    /// Number of halted endpoints that were restarted.
+    /// Number of endpoints that were restarted: after a halt, or because sending made no progress.
     pub halts: u64,
     /// Number of restarts of sending after five seconds without progress.
     pub tx_timeouts: u64,

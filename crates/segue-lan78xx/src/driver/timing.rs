@@ -8,8 +8,11 @@ pub(super) const TRANSFER_RETRY: u64 = 10_000_000;
 /// Number of failures in a row to read the link's state after which a device that answers is given up and set up
 /// again.
 pub(super) const LINK_FAILURES: u32 = 5;
-/// Interval before clearing the halt of an endpoint again after a failure, nanoseconds.
+/// Interval before clearing the halt of an endpoint again after a failure, or after it has halted again, nanoseconds.
 pub(super) const CLEAR_RETRY: u64 = 100_000_000;
+/// Number of attempts to clear the halt of an endpoint of which no transfer succeeds, after which the device is given
+/// up: it takes as long as [`HALT_PATIENCE`].
+pub(super) const MOST_CLEARS: u32 = (HALT_PATIENCE / CLEAR_RETRY) as u32;
 /// Time for which an endpoint may be halted, nanoseconds, before the device is given up: its transfers do not come
 /// back, or the halt cannot be cleared.
 pub(super) const HALT_PATIENCE: u64 = 5_000_000_000;

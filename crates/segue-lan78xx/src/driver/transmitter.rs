@@ -25,9 +25,11 @@ pub(super) struct Transmitter {
     /// Tags of the transfers under way, and the number of frames in each.
     pub(super) lent: Vec<(u32, u32)>,
     pub(super) since: Option<Nanos>,
-    /// Whether sending has timed out and no transfer has come back since.
+    /// Whether sending has timed out and no transfer has succeeded since.
     pub(super) timed_out: bool,
     pub(super) halted: bool,
+    /// Number of attempts to clear a halt since a transfer has succeeded.
+    pub(super) clears: u32,
     pub(super) next_tag: u32,
     /// Buffer for a unit in one piece, to be processed in software.
     pub(super) scratch: Vec<u8>,
@@ -54,6 +56,7 @@ impl Transmitter {
             since: None,
             timed_out: false,
             halted: false,
+            clears: 0,
             next_tag: 0,
             scratch: Vec::new(),
             cut: Frames::default(),
@@ -76,13 +79,8 @@ impl Transmitter {
         self.since.filter(|_| !self.lent.is_empty())
     }
 
-    /// Restarts the timeout of sending when a transfer has come back.
-    pub(super) fn restart_clock(&mut self, now: Nanos) {
-        (self.since, self.timed_out) = (Some(now), false);
-    }
-
     /// Restarts the timeout of sending when it has passed; returns whether it has passed before and no transfer has
-    /// come back since.
+    /// succeeded since.
     pub(super) fn time_out(&mut self, now: Nanos) -> bool {
         self.since = Some(now);
         std::mem::replace(&mut self.timed_out, true)
@@ -97,7 +95,7 @@ impl Transmitter {
     }
 
     /// Drops the frames in an unsent transfer, and those of a train that have no room in it.
-    pub(super) fn lose(&mut self, numbers: &mut Numbers) {
+    pub(super) fn drop_unsent(&mut self, numbers: &mut Numbers) {
         numbers.tx_errors += self.cut.frames().len().saturating_sub(self.left) as u64;
         self.cut.clear();
         self.left = 0;
@@ -106,6 +104,11 @@ impl Transmitter {
             self.idle.push(open.memory);
         }
         self.idle.truncate(self.total);
+    }
+
+    /// Drops all unsent frames of a device that is down or gone.
+    pub(super) fn lose(&mut self, numbers: &mut Numbers) {
+        self.drop_unsent(numbers);
         self.halted = false;
     }
 

@@ -78,9 +78,9 @@ impl<T: Transport> Driver<T> {
         let tag = transfer.request().tag;
         let place = self.tx.lent.iter().position(|(lent, _)| *lent == tag);
         let frames = place.map_or(0, |place| self.tx.lent.remove(place).1);
-        self.tx.restart_clock(self.chip.usb.now());
+        self.tx.since = Some(self.chip.usb.now());
         match transfer.result() {
-            Ok(_) => {}
+            Ok(_) => (self.tx.timed_out, self.tx.clears) = (false, 0),
             Err(error) => {
                 self.numbers.tx_errors += u64::from(frames);
                 match error {
@@ -166,46 +166,59 @@ impl<T: Transport> Driver<T> {
             }
             let Some(unit) = batch.units().next() else { return Sent::All };
             let (len, segments) = (unit.len(), unit.segments());
-            match chip_offload(&unit) {
-                Some(ChipOffload { command, tagged }) => {
-                    let body = command.len as usize;
-                    let is_too_big = match command.mss {
-                        None => body > LARGEST_FRAME,
-                        Some(mss) => {
-                            body > self.largest_train() || unit.head().len() + usize::from(mss) > LARGEST_FRAME
-                        }
-                    };
-                    if is_too_big || !self.config.tx_fresh && body + COMMAND_LEN > self.config.tx_transfer_len {
-                        self.counters.drops.add(Drop::TooBig);
-                        batch.sent(1);
-                        continue;
-                    }
-                    let alone = command.mss.is_some() && !self.config.pack_trains;
-                    let Some(place) = self.room(body, alone) else { return Sent::Blocked };
-                    let (front, mut rest) = place.split_at_mut(COMMAND_LEN);
-                    front.copy_from_slice(&command.emit());
-                    for piece in pieces(&unit, tagged) {
-                        let (here, behind) = rest.split_at_mut(piece.len());
-                        here.copy_from_slice(piece);
-                        rest = behind;
-                    }
-                    self.numbers.lso += u64::from(command.mss.is_some());
-                    self.numbers.tx_csum += u64::from(command.transport_csum);
+            let offload = chip_offload(&unit);
+            let dropped = if self.is_too_big(&unit, offload.as_ref()) {
+                Some(Drop::TooBig)
+            } else if let Some(offload) = offload {
+                if !self.place(&unit, &offload) {
+                    return Sent::Blocked;
                 }
-                None => self.cut_in_software(&unit),
+                None
+            } else {
+                self.cut_in_software(&unit).err()
+            };
+            if let Some(reason) = dropped {
+                self.counters.drops.add_many(reason, segments as u64);
+            } else {
+                let tx = &mut self.counters.tx;
+                tx.packets += 1;
+                tx.bytes += len as u64;
+                tx.segments += segments as u64;
+                tx.trains += u64::from(segments > 1);
             }
-            let tx = &mut self.counters.tx;
-            tx.packets += 1;
-            tx.bytes += len as u64;
-            tx.segments += segments as u64;
-            tx.trains += u64::from(segments > 1);
             batch.sent(1);
         }
     }
 
+    /// Returns whether a frame of the unit is longer than the chip sends, or does not fit into a transfer.
+    fn is_too_big(&self, unit: &TxUnit<'_>, offload: Option<&ChipOffload>) -> bool {
+        let whole = offload.map_or(unit.len(), |offload| offload.command.len as usize);
+        let frame = unit.gso().map_or(whole, |gso| whole.min(unit.head().len() + usize::from(gso.size)));
+        // The chip gets a train as a whole, and the frames of software one by one.
+        let body = if offload.is_some() { whole } else { frame };
+        frame > LARGEST_FRAME
+            || body > self.largest_train()
+            || !self.config.tx_fresh && body + COMMAND_LEN > self.config.tx_transfer_len
+    }
+
+    /// Copies a unit into a transfer, behind its command; `false` while there is no room.
+    fn place(&mut self, unit: &TxUnit<'_>, ChipOffload { command, tagged }: &ChipOffload) -> bool {
+        let alone = command.mss.is_some() && !self.config.pack_trains;
+        let Some(room) = self.room(command.len as usize, alone) else { return false };
+        let (front, mut rest) = room.split_at_mut(COMMAND_LEN);
+        front.copy_from_slice(&command.emit());
+        for piece in pieces(unit, *tagged) {
+            let (here, behind) = rest.split_at_mut(piece.len());
+            here.copy_from_slice(piece);
+            rest = behind;
+        }
+        self.numbers.lso += u64::from(command.mss.is_some());
+        self.numbers.tx_csum += u64::from(command.transport_csum);
+        true
+    }
+
     /// Completes the checksum of a unit, or segments it, in software; its frames wait in `cut`.
-    fn cut_in_software(&mut self, unit: &TxUnit<'_>) {
-        self.numbers.software += 1;
+    fn cut_in_software(&mut self, unit: &TxUnit<'_>) -> Result<(), Drop> {
         let Transmitter { scratch, cut, left, .. } = &mut self.tx;
         scratch.clear();
         pieces(unit, false).for_each(|piece| scratch.extend_from_slice(piece));
@@ -226,10 +239,12 @@ impl<T: Transport> Driver<T> {
             None => Unit::Whole(segue::packet::Csum::Unknown),
         };
         if gso::split_linear(&packet, &Limits::NONE, cut).is_err() {
-            self.counters.drops.add(Drop::GsoHeaders);
             cut.clear();
+            return Err(Drop::GsoHeaders);
         }
         self.counters.checksummed_bytes += cut.take_checksummed();
+        self.numbers.software += 1;
+        Ok(())
     }
 
     /// Packs the frames that were segmented in software; `false` while there is no room.
@@ -242,20 +257,15 @@ impl<T: Transport> Driver<T> {
                 (self.tx.cut, self.tx.left) = (cut, 0);
                 return true;
             };
-            let len = frame.len();
-            let fits = if len > LARGEST_FRAME {
-                self.counters.drops.add(Drop::TooBig);
-                true
-            } else if let Some(room) = self.room(len, false) {
+            let room = self.room(frame.len(), false);
+            let is_placed = room.is_some();
+            if let Some(room) = room {
                 let (front, rest) = room.split_at_mut(COMMAND_LEN);
-                front.copy_from_slice(&Command::plain(len as u32).emit());
+                front.copy_from_slice(&Command::plain(frame.len() as u32).emit());
                 rest.copy_from_slice(frame);
-                true
-            } else {
-                false
-            };
+            }
             self.tx.cut = cut;
-            if !fits {
+            if !is_placed {
                 return false;
             }
             self.tx.left += 1;

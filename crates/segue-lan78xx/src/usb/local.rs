@@ -129,8 +129,11 @@ impl Transport for Local {
 
     fn submit(&mut self, transfer: Transfer<Lent>) {
         let request = transfer.request();
+        // The transfer of the interrupt endpoint may wait while all other numbers are used.
+        while self.waiting.contains_key(&self.next) {
+            self.next = self.next.wrapping_add(1);
+        }
         let id = self.next;
-        self.next = self.next.wrapping_add(1);
         let wanted = if request.endpoint & 0x80 != 0 {
             TransferRequest::In(request.len)
         } else {
@@ -212,5 +215,26 @@ impl Transport for Local {
         put(Extra::Drop, "flushed", notes.flushed);
         put(Extra::Drop, "unclaimed", notes.unclaimed);
         put(Extra::Drop, "cut_off", notes.cut_off);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Config;
+    use crate::regs::endpoint;
+    use crate::usb::Request;
+
+    #[test]
+    fn the_number_of_a_transfer_that_waits_is_not_used_again() {
+        let mut local = Local::alone(Model::new(Config::default()), Clock::Still(Nanos(1)));
+        let lend = |local: &mut Local, endpoint| {
+            let request = Request { endpoint, tag: 0, len: 64, zero_packet: false };
+            local.submit(Transfer::allocate(64).unwrap().lend(request));
+        };
+        lend(&mut local, endpoint::INTERRUPT);
+        local.next = u32::MAX;
+        (0..2).for_each(|_| lend(&mut local, endpoint::BULK_IN));
+        assert_eq!(local.waiting.keys().copied().collect::<Vec<_>>(), [0, 1, u32::MAX]);
     }
 }

@@ -182,10 +182,13 @@ impl View {
         let before = self.last;
         while let Ok(message) = needed::message(rest) {
             match &message.payload {
-                NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => self.see(link),
-                // A bridge sends the same message for a port that leaves it, with its own family.
+                // A bridge reports its ports with the same messages and its own family: without the counter of
+                // promiscuous mode, and as deleted when they leave it.
+                NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) if is_of_interface(link) => {
+                    self.see(link);
+                }
                 NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelLink(link))
-                    if link.header.index == self.index && link.header.interface_family == AddressFamily::Unspec =>
+                    if link.header.index == self.index && is_of_interface(link) =>
                 {
                     self.miss();
                 }
@@ -240,6 +243,10 @@ impl View {
     fn is_deleted(&self) -> bool {
         sys::poll(&[(self.tap.as_fd(), Want::Hangup)], Duration::ZERO).is_ok_and(|ready| ready == [true])
     }
+}
+
+fn is_of_interface(link: &LinkMessage) -> bool {
+    link.header.interface_family == AddressFamily::Unspec
 }
 
 fn state_of(link: &LinkMessage) -> Option<Interface> {
@@ -303,6 +310,18 @@ mod tests {
         let mut by_hand = link(7, false, 68, 0);
         by_hand.header.flags = LinkFlags::Promisc;
         assert_eq!(update(7, &told(vec![by_hand])), state(false, 68, true));
+    }
+
+    #[test]
+    fn a_bridge_that_reports_its_port_does_not_end_promiscuous_mode() {
+        let mut view = View::new(7, "lan0", tap());
+        let mut update = |link| view.update(&told(vec![link])).map(|state| state.promiscuous);
+        assert_eq!(update(link(7, true, 1500, 1)), Some(true), "it has become a port of a bridge");
+        let mut port = link(7, true, 1500, 0);
+        port.header.interface_family = AddressFamily::Bridge;
+        port.attributes.retain(|attribute| !matches!(attribute, LinkAttribute::Promiscuity(_)));
+        assert_eq!(update(port), None);
+        assert_eq!(update(link(7, true, 1500, 0)), Some(false), "it has left the bridge");
     }
 
     #[test]

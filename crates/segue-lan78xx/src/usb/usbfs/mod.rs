@@ -3,7 +3,7 @@
 
 mod sys;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -115,8 +115,8 @@ pub struct Usbfs {
     file: File,
     identity: (u16, u16),
     speed: Speed,
-    next: usize,
-    pending: BTreeMap<usize, sys::Pending>,
+    /// Transfers that the kernel has, in the order of submission.
+    pending: VecDeque<sys::Pending>,
     done: VecDeque<Transfer<Done>>,
     gone: bool,
     /// Whether a request has failed because the device is gone, which may be long before the kernel disconnects it, or
@@ -137,9 +137,9 @@ impl Usbfs {
 
     /// Creates a value for an adapter opened by [`take`], possibly in another process.
     pub fn of(fd: OwnedFd, identity: (u16, u16), speed: Speed) -> Usbfs {
-        let (pending, done) = (BTreeMap::new(), VecDeque::new());
+        let (pending, done) = (VecDeque::new(), VecDeque::new());
         let file = File::from(fd);
-        Usbfs { file, identity, speed, next: 0, pending, done, gone: false, unreachable: false, guard: None }
+        Usbfs { file, identity, speed, pending, done, gone: false, unreachable: false, guard: None }
     }
 
     /// Converts the result of a request, and records whether the device answers.
@@ -163,8 +163,9 @@ impl Usbfs {
         loop {
             match sys::reap(&self.file) {
                 Ok(None) => return,
-                Ok(Some(number)) => {
-                    let Some(pending) = self.pending.remove(&number) else { continue };
+                Ok(Some(address)) => {
+                    let place = self.pending.iter().position(|pending| pending.address() == address);
+                    let Some(pending) = place.and_then(|place| self.pending.remove(place)) else { continue };
                     let (request, bytes, status, len) = pending.finish();
                     let result = if status == 0 { Ok(len) } else { Err(self.note(error_of(-status))) };
                     self.done.push_back(Transfer::from_bytes(request, bytes).complete(result));
@@ -173,7 +174,7 @@ impl Usbfs {
                 Err(_) => {
                     self.gone = true;
                     // The device is disconnected, and pending transfers are never reaped.
-                    for (_, pending) in std::mem::take(&mut self.pending) {
+                    for pending in std::mem::take(&mut self.pending) {
                         let (request, bytes, ..) = pending.finish();
                         self.done.push_back(Transfer::from_bytes(request, bytes).complete(Err(Error::Gone)));
                     }
@@ -187,6 +188,11 @@ impl Usbfs {
 impl Drop for Usbfs {
     fn drop(&mut self) {
         self.release();
+        // The kernel's driver would set up a device that does not answer: each register access waits for its timeout
+        // of five seconds, with the device locked.
+        if !self.gone && !self.unreachable {
+            sys::reattach(&self.file);
+        }
     }
 }
 
@@ -219,13 +225,9 @@ impl Transport for Usbfs {
             return;
         }
         let (request, bytes) = transfer.into_bytes();
-        let number = self.next;
-        self.next = self.next.wrapping_add(1);
         let interrupt = request.endpoint == endpoint::INTERRUPT;
-        match sys::Pending::submit(&self.file, number, request, bytes, interrupt) {
-            Ok(pending) => {
-                self.pending.insert(number, pending);
-            }
+        match sys::Pending::submit(&self.file, request, bytes, interrupt) {
+            Ok(pending) => self.pending.push_back(pending),
             Err((request, bytes, error)) => {
                 let error = self.note(from_io(&error));
                 self.done.push_back(Transfer::from_bytes(request, bytes).complete(Err(error)));
@@ -243,7 +245,7 @@ impl Transport for Usbfs {
     }
 
     fn cancel(&mut self, endpoint: u8) {
-        for pending in self.pending.values_mut().filter(|pending| pending.request().endpoint == endpoint) {
+        for pending in self.pending.iter_mut().filter(|pending| pending.request().endpoint == endpoint) {
             pending.discard(&self.file);
         }
     }
@@ -263,11 +265,6 @@ impl Transport for Usbfs {
 
     fn release(&mut self) {
         sys::release(&self.file);
-        // The kernel's driver would set up a device that does not answer: each register access waits for its timeout
-        // of five seconds, with the device locked.
-        if !self.gone && !self.unreachable {
-            sys::reattach(&self.file);
-        }
     }
 
     fn now(&self) -> Nanos {

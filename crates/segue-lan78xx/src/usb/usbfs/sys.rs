@@ -144,10 +144,9 @@ impl std::fmt::Debug for Pending {
 }
 
 impl Pending {
-    /// Submits a transfer to the kernel; [`reap`] returns its `number`. An error returns the memory too.
+    /// Submits a transfer to the kernel. An error returns the memory too.
     pub(super) fn submit(
         file: &File,
-        number: usize,
         request: Request,
         mut bytes: Vec<u8>,
         interrupt: bool,
@@ -164,7 +163,7 @@ impl Pending {
             packets: 0,
             error_count: 0,
             signal: 0,
-            context: number as *mut c_void,
+            context: std::ptr::null_mut(),
         }));
         let pending = Pending { urb, bytes, request };
         match call(file, SUBMIT, urb) {
@@ -188,6 +187,11 @@ impl Pending {
         self.request
     }
 
+    /// Returns the address of the URB, by which [`reap`] names the transfer: no other one has it until then.
+    pub(super) fn address(&self) -> usize {
+        self.urb.addr()
+    }
+
     /// Returns the transfer's parameters, its memory, the kernel's status (0 or a negative error number) and the number
     /// of bytes.
     pub(super) fn finish(self) -> (Request, Vec<u8>, c_int, usize) {
@@ -205,14 +209,11 @@ impl Drop for Pending {
     }
 }
 
-/// Returns the number of a completed transfer, if there is one.
+/// Returns the address of the URB of a completed transfer, if there is one.
 pub(super) fn reap(file: &File) -> io::Result<Option<usize>> {
     let mut done: *mut Urb = std::ptr::null_mut();
     match call(file, REAP_NOW, &raw mut done) {
-        Ok(_) if done.is_null() => Ok(None),
-        // SAFETY: the kernel gives back an address that it got from `Pending::submit`, whose memory lives until it was
-        // reaped.
-        Ok(_) => Ok(Some(unsafe { (*done).context } as usize)),
+        Ok(_) => Ok((!done.is_null()).then(|| done.addr())),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
         Err(error) => Err(error),
     }

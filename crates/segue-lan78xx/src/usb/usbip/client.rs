@@ -142,7 +142,12 @@ impl Client {
         (self.stream, self.record)
     }
 
+    /// Returns the next sequence number. One that still waits for its reply is skipped: the transfer of the interrupt
+    /// endpoint may wait while all others are used.
     fn number(&mut self) -> u32 {
+        while self.waiting.contains_key(&self.next) {
+            self.next = self.next.wrapping_add(1).max(1);
+        }
         let number = self.next;
         self.next = self.next.wrapping_add(1).max(1);
         number
@@ -464,5 +469,39 @@ impl Transport for Client {
     fn deadline(&self) -> Option<Nanos> {
         // Messages read during a control request make no descriptor readable.
         (!self.done.is_empty()).then_some(Nanos(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn a_sequence_number_that_waits_for_its_reply_is_not_used_again() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let record = Record {
+            bus_id: "1-1".into(),
+            bus: 1,
+            device: 2,
+            speed: 5,
+            identity: (0x0424, 0x7800),
+            release: 0,
+            class: [0; 3],
+            interfaces: 0,
+        };
+        let mut client = Client::of(stream, record).unwrap();
+        let lend = |client: &mut Client, endpoint| {
+            let request = Request { endpoint, tag: 0, len: 64, zero_packet: false };
+            client.submit(Transfer::allocate(64).unwrap().lend(request));
+        };
+        lend(&mut client, endpoint::INTERRUPT);
+        client.next = u32::MAX;
+        (0..2).for_each(|_| lend(&mut client, endpoint::BULK_IN));
+        let mut numbers: Vec<u32> = client.waiting.keys().copied().collect();
+        numbers.sort_unstable();
+        assert_eq!(numbers, [1, 2, u32::MAX]);
     }
 }
