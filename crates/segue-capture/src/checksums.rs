@@ -74,6 +74,20 @@ impl Layer {
             (Layer::Icmpv6, _) => "icmpv6",
         }
     }
+
+    /// Returns the name of the header in text.
+    pub(crate) fn title(self, is_outer: bool) -> &'static str {
+        match (self, is_outer) {
+            (Layer::Ipv4, false) => "IPv4 header",
+            (Layer::Ipv4, true) => "outer IPv4 header",
+            (Layer::Udp, false) => "UDP",
+            (Layer::Udp, true) => "outer UDP",
+            (Layer::Gre, _) => "GRE",
+            (Layer::Tcp, _) => "TCP",
+            (Layer::Icmp, _) => "ICMP",
+            (Layer::Icmpv6, _) => "ICMPv6",
+        }
+    }
 }
 
 /// The verdict on one checksum.

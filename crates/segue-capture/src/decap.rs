@@ -13,7 +13,7 @@ use crate::file::{Block, BlockKind, Form, Item, Order, Outgoing, ReadError, Read
 use crate::finish::finish;
 use crate::frame::{Frame, USUAL_MTU};
 use crate::lanes::Bypass;
-use crate::stream::{each_item, section_options};
+use crate::stream::{each_item, of_other_length, section_options};
 
 /// Configuration of [`decap`].
 #[derive(Clone, Debug)]
@@ -113,7 +113,7 @@ struct InnerPacket {
 impl Decapsulator {
     fn block(&mut self, block: &Block<'_>, sink: &mut Writer<impl Write>) -> io::Result<()> {
         let Some(interface) = block.interface.filter(|interface| widened(interface.link) != interface.link) else {
-            return sink.block(block);
+            return sink.block(&Block { raw: &of_other_length(block), ..*block });
         };
         // Only the link type changes, in the first two bytes of the body.
         let mut raw = block.raw.to_vec();

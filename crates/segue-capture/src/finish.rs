@@ -2,7 +2,7 @@
 
 use segue::checksum::{Field, Sum};
 use segue::packet::Kind;
-use segue::wire::{ipv4, write_u16};
+use segue::wire::{ipv4, read_u16, write_u16};
 
 use crate::checksums::{Finding, Layer, Verdict};
 use crate::frame::Frame;
@@ -51,6 +51,21 @@ pub(crate) fn finish(frame: &Frame<'_>, findings: &[Finding], wanted: impl Fn(&F
         write_u16(&mut bytes, ip.start() + ipv4::CHECKSUM, 0);
         let sum = Field::complete(Sum::of(&bytes[ip.start()..ip.end()]));
         write_u16(&mut bytes, ip.start() + ipv4::CHECKSUM, sum.value());
+        let at = ip.start() + ipv4::CHECKSUM;
+        if let Some(bad) = findings.iter().find(|f| f.at == at && f.verdict == Verdict::Bad && !wanted(f)) {
+            spoil(&mut bytes, bad);
+        }
     }
     Finished { bytes, finished, fixed }
+}
+
+/// Makes a right checksum wrong by the same amount as that of the packet that it was made from, since what was not
+/// asked for must not correct it.
+pub(crate) fn spoil(packet: &mut [u8], bad: &Finding) {
+    let Some(right) = read_u16(packet, bad.at) else { return };
+    let mut sum = Sum::ZERO;
+    sum.add_u16(right);
+    sum.add_u16(bad.field);
+    sum.add_u16(!bad.expected);
+    write_u16(packet, bad.at, sum.fold());
 }

@@ -132,8 +132,9 @@ fn with_length(bytes: &[u8], l3: usize, mtu: usize) -> Option<Vec<u8>> {
             if packet[ipv6::NEXT_HEADER] == protocol::HOP_BY_HOP && option[1] == 0 && option[2..4] == JUMBO {
                 let stated = usize::try_from(read_u32(option, 4)?).ok()?;
                 let next = option[0];
-                // A packet with fewer bytes than its option states keeps its length of 0.
-                sized.get(..l3 + ipv6::LEN + stated)?;
+                // A packet whose option states more bytes than there are, or fewer than its own header has, keeps its
+                // length of 0.
+                sized.get(..l3 + ipv6::LEN + stated).filter(|_| stated >= option.len())?;
                 sized.truncate(l3 + ipv6::LEN + stated);
                 sized.drain(l3 + ipv6::LEN..l3 + ipv6::LEN + 8);
                 sized[l3 + ipv6::NEXT_HEADER] = next;

@@ -212,8 +212,7 @@ impl Lanes {
         mut each: impl FnMut(Released),
     ) -> Result<(), Bypass> {
         if let Some(nanos) = record.nanos {
-            // Timestamps may go back, time does not.
-            self.now = self.now.max(Nanos(nanos));
+            self.advance(Nanos(nanos), &mut each);
         }
         self.expire(&mut each);
         let aside = match link::start(record.link, record.data()) {
@@ -299,9 +298,11 @@ impl Lanes {
         }
     }
 
-    /// Releases all packets and drops the tables at the end of a section, after which interfaces are renumbered.
+    /// Releases all packets and drops the tables at the end of a section, after which interfaces are renumbered and
+    /// time begins anew.
     pub(crate) fn forget(&mut self, each: impl FnMut(Released)) {
         self.flush(each);
+        self.now = Nanos::ZERO;
         for lane in self.lanes.drain(..) {
             self.done.add(lane.gro.stats());
         }
@@ -317,6 +318,16 @@ impl Lanes {
     /// Returns the box of a released packet to its pool.
     pub(crate) fn give_back(&mut self, packet: Box<Packet<RecordBytes>>) {
         self.pool.put(packet);
+    }
+
+    /// Sets the time to that of a record. Where timestamps go back by up to the hold time, time stands still. Further
+    /// back another clock begins, by which no wait of what is held can be measured, so all of it is released.
+    fn advance(&mut self, time: Nanos, each: &mut impl FnMut(Released)) {
+        if time + self.config.hold < self.now {
+            self.flush(&mut *each);
+            self.now = time;
+        }
+        self.now = self.now.max(time);
     }
 
     fn expire(&mut self, each: &mut impl FnMut(Released)) {

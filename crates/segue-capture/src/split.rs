@@ -3,21 +3,20 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Read, Write};
 
-use segue::checksum::Sum;
-use segue::gso::{self, Frames, Limits};
+use segue::gso::{self, Frames, Limits, Refusal};
 use segue::packet::{Gso, GsoKind, Header, Kind, Stop, TrainCsum, Tunnels, Unit};
 use segue::reason::Reason;
-use segue::wire::{ipv4, ipv6, read_u16, tcp, write_u16};
+use segue::wire::{ipv4, ipv6, tcp};
 
 use crate::checksums::{Finding, Layer, Verdict};
 use crate::error::CaptureError;
 use crate::file::undo_notes::{self, filtered};
-use crate::file::{Form, Item, Order, Outgoing, ReadError, Reader, Record, Writer, options};
-use crate::finish::{Finished, finish};
+use crate::file::{Block, Form, Item, Order, Outgoing, ReadError, Reader, Record, Writer, options};
+use crate::finish::{Finished, finish, spoil};
 use crate::fragment;
 use crate::frame::{Frame, USUAL_MTU};
 use crate::lanes::Bypass;
-use crate::stream::{each_item, section_options};
+use crate::stream::{each_item, of_other_length, section_options};
 
 /// Maximum number of connections whose SYN options are stored.
 const MOST_FLOWS: usize = 65_536;
@@ -111,7 +110,7 @@ pub fn split<R: Read, W: Write>(
             Item::Packet(record) => work.record(&record, writer),
             Item::Block(block) => {
                 work.order = block.order;
-                writer.block(&block)
+                writer.block(&Block { raw: &of_other_length(&block), ..block })
             }
         }
         .map_err(CaptureError::Write)
@@ -188,8 +187,13 @@ impl Splitter {
         sink: &mut Writer<impl Write>,
     ) -> io::Result<()> {
         frame.judge(&mut self.findings);
-        let bad =
-            self.findings.iter().find(|f| !f.is_outer && f.layer != Layer::Ipv4 && f.verdict == Verdict::Bad).copied();
+        if let Some(why) = recomputed(&self.findings).filter(|_| !self.fix_all) {
+            *self.counts.refused.entry(why.name()).or_default() += 1;
+            return self.single(record, frame, sink);
+        }
+        let is_bad = |f: &&Finding| f.verdict == Verdict::Bad;
+        let wrong = self.findings.iter().filter(is_bad).count() as u64;
+        let bad = self.findings.iter().find(is_bad).copied();
         let mut packet = frame.packet();
         let kind =
             if frame.layout.transport().is_some_and(|h| h.kind == Kind::Tcp) { GsoKind::Tcp } else { GsoKind::Udp };
@@ -203,10 +207,8 @@ impl Splitter {
         }
         self.counts.trains += 1;
         let honest = bad.filter(|_| !self.fix_all);
-        if honest.is_some() {
-            self.counts.bad_left += 1;
-        }
-        self.counts.fixed += u64::from(bad.is_some() && self.fix_all);
+        self.counts.bad_left += u64::from(honest.is_some());
+        self.counts.fixed += if self.fix_all { wrong } else { 0 };
         self.write(record, frame.prefix, honest, sink)
     }
 
@@ -331,6 +333,16 @@ impl Splitter {
     }
 }
 
+/// Returns the reason why a packet with a wrong checksum of a tunnel or of an IPv4 header is not cut: those of its
+/// segments are computed anew, and would be right.
+fn recomputed(findings: &[Finding]) -> Option<Refusal> {
+    let mut bad = findings.iter().filter(|f| f.verdict == Verdict::Bad);
+    bad.find_map(|f| match f.layer {
+        Layer::Ipv4 => Some(Refusal::IpChecksum),
+        _ => f.is_outer.then_some(Refusal::Unverified),
+    })
+}
+
 /// Returns the direction of a packet, or with `back` the reverse direction.
 fn direction(frame: &Frame<'_>, transport: &Header, back: bool) -> Option<Direction> {
     let ip = frame.layout.inner_ip()?;
@@ -361,14 +373,4 @@ fn mss_option(mut options: &[u8]) -> Option<u16> {
         }
     }
     None
-}
-
-/// Makes the checksum of a segment wrong by the same amount as that of its train, since splitting must not correct it.
-fn spoil(segment: &mut [u8], bad: &Finding) {
-    let Some(right) = read_u16(segment, bad.at) else { return };
-    let mut sum = Sum::ZERO;
-    sum.add_u16(right);
-    sum.add_u16(bad.field);
-    sum.add_u16(!bad.expected);
-    write_u16(segment, bad.at, sum.fold());
 }

@@ -1,6 +1,8 @@
 //! Survey: the content of a capture, the packets that would merge, and the reasons for the others.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::io::Read;
 use std::mem::discriminant;
 use std::net::SocketAddr;
@@ -56,6 +58,13 @@ pub struct Flow {
     pub trains: u64,
 }
 
+/// The protocol and the two ends of the flow: `TCP 198.18.0.1:5001 -> 198.18.0.2:41416`.
+impl fmt::Display for Flow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} -> {}", if self.is_tcp { "TCP" } else { "UDP" }, self.source, self.destination)
+    }
+}
+
 /// Counters of [`survey`].
 #[derive(Debug)]
 #[non_exhaustive]
@@ -97,6 +106,16 @@ pub struct Survey {
     pub gro: GroCounts,
     /// The position at which the input is truncated or damaged; all packets before it were counted.
     pub fault: Option<ReadError>,
+}
+
+impl Survey {
+    /// Returns the flows with most bytes, largest first: at most `most` of them.
+    pub fn largest_flows(&self, most: usize) -> Vec<&Flow> {
+        let mut flows: Vec<&Flow> = self.flows.iter().collect();
+        flows.sort_by_cached_key(|flow| (Reverse(flow.bytes), flow.to_string()));
+        flows.truncate(most);
+        flows
+    }
 }
 
 /// Counts the packets of a capture, and merges them in memory by several profiles to count the remaining ones.

@@ -1,12 +1,13 @@
 //! Verification of every checksum and length of a capture.
 
 use std::collections::BTreeMap;
+use std::fmt::{self, Write};
 use std::io::Read;
 use std::net::IpAddr;
 
-use segue::packet::{Header, Tunnels};
+use segue::packet::{Header, Kind, Tunnels};
 
-use crate::checksums::{Finding, PacketVerdict};
+use crate::checksums::{Finding, PacketVerdict, Verdict};
 use crate::error::CaptureError;
 use crate::file::{Item, ReadError, Reader, Record};
 use crate::frame::{Frame, USUAL_MTU};
@@ -39,6 +40,7 @@ pub struct CheckedPacket<'a> {
     pub findings: &'a [Finding],
     /// Whether the outermost IP packet is longer than [`VerifyConfig::mtu`].
     pub is_above_mtu: bool,
+    mtu: Option<usize>,
     frame: Option<&'a Frame<'a>>,
 }
 
@@ -67,6 +69,54 @@ impl CheckedPacket<'_> {
     pub fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
         let frame = self.frame?;
         frame.addresses(frame.layout.outer_ip()?)
+    }
+
+    /// Returns a line of text for each finding on the packet that would be wrong on a wire; empty for a good one.
+    pub fn faults(&self) -> String {
+        let (mut text, record) = (String::new(), self.record);
+        let mut line = |what: &str| {
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "packet {}  {what}", record.number);
+        };
+        if record.is_cut() {
+            let (present, len, offset) = (record.data.len(), record.len, record.offset);
+            line(&format!("cut when captured: {present} bytes of {len} (byte {offset})"));
+        } else if self.is_malformed() {
+            line(&format!("malformed: a length that contradicts another     {}", self.describe()));
+        }
+        for f in self.findings {
+            let title = f.layer.title(f.is_outer);
+            match f.verdict {
+                Verdict::Bad => {
+                    let (field, expected, packet) = (f.field, f.expected, self.describe());
+                    line(&format!("{title} checksum {field:#06x}, should be {expected:#06x}     {packet}"));
+                }
+                Verdict::Unfinished => {
+                    line(&format!("{title} checksum unfinished; fine in a capture, wrong on a wire"));
+                }
+                Verdict::Good | Verdict::Absent | Verdict::Remote => {}
+            }
+        }
+        if let (true, Some(mtu), Some(len)) = (self.is_above_mtu, self.mtu, self.ip_len()) {
+            line(&format!("{len} bytes of IP, above the MTU of {mtu}"));
+        }
+        text
+    }
+
+    /// Returns the outermost addresses and the names of the headers after the outermost IP header; empty for a packet
+    /// without IP.
+    fn describe(&self) -> String {
+        let Some((source, destination)) = self.addresses() else { return String::new() };
+        let name = |header: &Header| match header.kind {
+            Kind::Ipv4 => "IPv4",
+            Kind::Ipv6 => "IPv6",
+            Kind::Udp => "UDP",
+            Kind::Tcp => "TCP",
+            Kind::Gre => "GRE",
+            kind => kind.format().map_or("Ethernet", |format| format.name),
+        };
+        let kinds: Vec<&str> = self.inside_outer_ip().iter().map(name).collect();
+        format!("{source} -> {destination} {}", kinds.join(" ")).trim_end().to_owned()
     }
 }
 
@@ -124,6 +174,30 @@ impl VerifyReport {
     }
 }
 
+/// The totals as text: one line about the packets, and one for each kind of header.
+impl fmt::Display for VerifyReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let VerifyReport { good, bad, unfinished, cut, .. } = self;
+        write!(f, "{good} good, {bad} bad, {unfinished} unfinished, {cut} cut")?;
+        for (n, what) in [
+            (self.malformed, "malformed"),
+            (self.absent, "without a checksum"),
+            (self.ip_only, "judged by their IP header only"),
+            (self.not_ip, "not IP"),
+            (self.above_mtu, "above the MTU"),
+        ] {
+            if n > 0 {
+                write!(f, ", {n} {what}")?;
+            }
+        }
+        for (layer, verdicts) in &self.layers {
+            let counts: Vec<String> = verdicts.iter().map(|(verdict, n)| format!("{n} {verdict}")).collect();
+            write!(f, "\n  {:<10} {}", layer.replace('_', " "), counts.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
 /// Verifies every packet of a capture, and passes each to `each` in the order of the file.
 ///
 /// # Errors
@@ -152,6 +226,7 @@ pub fn verify<R: Read>(
             record: &record,
             verdict,
             findings: &findings,
+            mtu: config.mtu,
             is_above_mtu: config.mtu.is_some_and(|mtu| ip_len.is_some_and(|len| len > mtu)),
             frame: frame.as_ref(),
         };

@@ -8,7 +8,7 @@ use common::shapes::{Shape, capture, file, framed, shapes};
 use common::{commented, form_of, merge, merging, ports, undo};
 use segue::gro::{Generation, Profile};
 use segue_capture::CaptureError;
-use segue_capture::file::{Format, Reader, link};
+use segue_capture::file::{Format, Order, Outgoing, PcapHeader, Reader, Writer, interface_block, link, section_block};
 use segue_capture::merge::{MergeConfig, MergeRules};
 use segue_testkit::Rng;
 use segue_testkit::build::{Ip, L4, V4};
@@ -83,6 +83,35 @@ fn the_snap_length_of_a_pcap_file_with_trains_is_not_below_their_length() {
         let longest = commented(&merged).iter().map(|(_, bytes, _)| bytes.len()).max().unwrap();
         let snaplen = Reader::new(&merged[..]).unwrap().pcap_header().unwrap().0.snaplen as usize;
         assert!(longest > 20_000 && snaplen >= longest, "{form}: {snaplen} bytes are kept of {longest}");
+    }
+}
+
+#[test]
+fn the_hold_time_is_kept_after_a_time_stamp_far_ahead() {
+    let head = PcapHeader { order: Order::NATIVE, nanos: true, snaplen: 0, link: u32::from(link::RAW) };
+    let start = [section_block(Order::NATIVE, &[]), interface_block(Order::NATIVE, &head.interface())].concat();
+    // Eight segments of a connection, and how far apart they are, in microseconds; behind a packet of another one.
+    for (apart, trains) in [(10_000, 0), (100, 1)] {
+        for is_repeated in [false, true] {
+            let mut writer = Writer::new(start.clone(), Format::Pcapng);
+            let mut write = |micros: u64, data: &[u8]| {
+                let len = data.len() as u32;
+                let ticks = Some(1_700_000_000_000_000_000 + micros * 1000);
+                writer.packet(&Outgoing { interface: 0, ticks, len, data: &[data], options: &[] }).unwrap();
+            };
+            write(3_600_000_000, &Sender::tcp(Ip::V4(V4::new(1, 3, 4)), 2, 7, vec![]).send(100, 0).bytes());
+            let mut sender = Sender::tcp(Ip::V4(V4::new(1, 1, 2)), 1, 7, vec![]);
+            (0..8).for_each(|n| write(n * apart, &sender.send(1000, 0).bytes()));
+            let mut file = writer.finish().unwrap();
+            if is_repeated {
+                // A section of its own.
+                file.splice(0..0, file.clone());
+            }
+            let (merged, report) = merge(&file, Format::Pcapng, &merging(with(Profile::Strict, 1000))).unwrap();
+            let sections = 1 + u64::from(is_repeated);
+            assert_eq!(report.gro.trains, trains * sections, "{apart}: {report:?}");
+            assert!(undo(&merged, Format::Pcapng).unwrap().0 == file, "{apart}");
+        }
     }
 }
 

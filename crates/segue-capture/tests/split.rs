@@ -3,8 +3,12 @@
 mod common;
 
 use common::packets::{datagram, frames_without_ip, train, tunnels, v4, v6};
-use common::{by, form_of, learned, split, split_packets, with_check_sequences};
-use segue_capture::file::link;
+use common::{
+    by, decap, file_of, form_of, learned, split, split_packets, survey, verify as judge, with_check_sequences,
+};
+use segue_capture::decap::DecapConfig;
+use segue_capture::file::{Format, Order, Outgoing, PcapHeader, Writer, interface_block, link, options, section_block};
+use segue_capture::merge::MergeRules;
 use segue_capture::split::SegmentSize;
 use segue_testkit::Rng;
 use segue_testkit::build::{self, Ethernet, Gre, Ip, Remcsum, Shim, Tunnel, Udp, V4};
@@ -101,6 +105,25 @@ fn a_length_of_zero_is_the_length_of_the_frame_also_above_64_kib() {
 }
 
 #[test]
+fn a_jumbo_option_whose_length_is_less_than_its_own_header_is_no_length() {
+    for stated in 0..=8_u32 {
+        // RFC 2675: the length counts from the end of the fixed header.
+        let mut jumbo = Sender::tcp(v6(), 3, 1, vec![]).send(3000, 8).bytes();
+        jumbo.splice(40..40, [&[6, 0, 0xc2, 4][..], &stated.to_be_bytes()].concat());
+        jumbo[4..7].fill(0);
+        let file = file_of(std::slice::from_ref(&jumbo), link::RAW);
+        for config in [learned(true), learned(false), by(SegmentSize::Mtu(1400)), by(SegmentSize::Mss(536))] {
+            let (out, report) = split_packets(std::slice::from_ref(&jumbo), link::RAW, &config);
+            assert_eq!(report.packets_out, 1, "{stated}: {report:?}");
+            assert!(stated == 8 || out == [jumbo.clone()], "{stated}: {report:?}");
+        }
+        assert_eq!(decap(&file, Format::Pcap, &DecapConfig::default()).unwrap().1.packets_out, 1, "{stated}");
+        assert_eq!(judge(&file, Some(1500)).1.packets, 1, "{stated}");
+        assert_eq!(survey(&file, MergeRules::default()).packets, 1, "{stated}");
+    }
+}
+
+#[test]
 fn the_mss_of_a_connection_decides_where_it_was_seen() {
     let mut jumbo = Sender::tcp(v4(), 3, 1, vec![2, 4, 0x23, 0]);
     let syn = jumbo.send(0, 0x02).bytes();
@@ -141,6 +164,49 @@ fn wrong_checksums_stay_wrong_in_every_piece_and_unfinished_ones_are_finished() 
         verify(packet, Start::Ip, &ports()).unwrap();
     }
     assert_eq!((report.bad_left, report.fixed), (0, 3));
+}
+
+/// Makes an IPv4 packet one whose length is left to the card, with a wrong header checksum.
+fn without_length(packet: &[u8]) -> Vec<u8> {
+    let mut packet = packet.to_vec();
+    packet[2..4].fill(0);
+    packet[10..12].fill(0);
+    let checksum = !segue_testkit::sum::fold(&packet[..20]) ^ 1;
+    packet[10..12].copy_from_slice(&checksum.to_be_bytes());
+    packet
+}
+
+#[test]
+fn a_train_with_a_wrong_checksum_of_a_tunnel_or_a_header_is_cut_only_where_it_is_fixed() {
+    let good = train(v4(), 20_000, 0, vec![]);
+    let wrong = |packet: &[u8], at: usize| {
+        let mut packet = packet.to_vec();
+        packet[at] ^= 1;
+        packet
+    };
+    let (_, gue) = tunnels().remove(4);
+    let gre = Tunnel { ip: v6(), udp: None, gre: Some(Gre { checksum: true, ..Gre::default() }), ethernet: None };
+    let cases = [
+        ("a header", wrong(&good, 10), "gso_ip_checksum"),
+        ("a header without a length", without_length(&good), "gso_ip_checksum"),
+        ("an outer header", wrong(&gue.wrap(&good), 10), "gso_ip_checksum"),
+        ("a header inside", gue.wrap(&wrong(&good, 10)), "gso_ip_checksum"),
+        ("outer UDP", wrong(&gue.wrap(&good), 26), "gso_outer_unknown"),
+        ("GRE", wrong(&gre.wrap(&good), 44), "gso_outer_unknown"),
+    ];
+    for (what, packet, reason) in cases {
+        let packets = std::slice::from_ref(&packet);
+        let (out, report) = split_packets(packets, link::RAW, &learned(false));
+        assert_eq!((out.len(), report.trains, report.bad_left), (1, 0, 1), "{what}: {report:?}");
+        assert_eq!(report.refused, [(reason, 1)].into(), "{what}");
+        let (_, left) = judge(&file_of(&out, link::RAW), None);
+        let wrong: u64 = left.layers.values().filter_map(|layer| layer.get("bad")).sum();
+        assert_eq!((left.bad, wrong), (1, 1), "{what}: {left:?}");
+        let (out, report) = split_packets(packets, link::RAW, &learned(true));
+        assert!(out.len() > 10 && report.refused.is_empty(), "{what}: {report:?}");
+        assert_eq!((report.trains, report.bad_left, report.fixed), (1, 0, 1), "{what}");
+        assert_eq!(judge(&file_of(&out, link::RAW), None).1.good, out.len() as u64, "{what}");
+    }
 }
 
 /// Reassembles the fragments from 198.18.1.1 to 198.18.1.2, or the IPv6 counterparts, in order of arrival.
@@ -294,4 +360,40 @@ fn what_is_too_deep_to_be_looked_at_is_counted() {
         let (_, report) = split_packets(std::slice::from_ref(&whole), link::RAW, &learned(false));
         assert_eq!(report.refused.get("too_deep").copied(), (depth == 4).then_some(1), "{depth}: {report:?}");
     }
+}
+
+#[test]
+fn the_length_of_a_section_is_unknown_in_what_is_made_of_it() {
+    for order in [Order::Little, Order::Big] {
+        let head = PcapHeader { order, nanos: true, snaplen: 0, link: u32::from(link::RAW) };
+        let mut list = Vec::new();
+        options::push(&mut list, order, options::SHB_USERAPPL, b"a test");
+        let mut section = section_block(order, &list);
+        let unknown = section.clone();
+        // The length of the section below, as far as it matters.
+        section[16..24].copy_from_slice(&[0, 0, 0, 4, 4, 0, 0, 0]);
+        let interface = interface_block(order, &head.interface());
+        let file = [&section[..], &interface].concat();
+        let config = DecapConfig::default();
+        for out in
+            [split(&file, Format::Pcapng, &learned(false)).unwrap().0, decap(&file, Format::Pcapng, &config).unwrap().0]
+        {
+            assert!(out == [&unknown[..], &interface].concat(), "{order:?}");
+        }
+    }
+}
+
+#[test]
+fn a_packet_whose_flags_announce_a_frame_check_sequence_is_not_changed() {
+    let head = PcapHeader { order: Order::NATIVE, nanos: true, snaplen: 0, link: u32::from(link::RAW) };
+    let mut writer = Writer::new(section_block(Order::NATIVE, &[]), Format::Pcapng);
+    writer.get_mut().extend(interface_block(Order::NATIVE, &head.interface()));
+    let data = [train(v4(), 20_000, 0, vec![]), vec![0xcc; 4]].concat();
+    let mut flags = Vec::new();
+    options::push(&mut flags, Order::NATIVE, options::EPB_FLAGS, &(4_u32 << 5).to_ne_bytes());
+    let len = data.len() as u32;
+    writer.packet(&Outgoing { interface: 0, ticks: Some(1), len, data: &[&data], options: &flags }).unwrap();
+    let file = writer.finish().unwrap();
+    let (out, report) = split(&file, Format::Pcapng, &learned(true)).unwrap();
+    assert!(out == file && report.refused["frame_check_sequence"] == 1, "{report:?}");
 }

@@ -261,7 +261,8 @@ pub struct Record<'a> {
     pub interface: u32,
     /// Link type of the packet's interface: [`link`].
     pub link: u16,
-    /// Length in bytes of the frame check sequence after the packet; 0 if the file states none.
+    /// Length in bytes of the frame check sequence after the packet, of its flags or else of its interface; 0 if the
+    /// file states none.
     pub fcs_len: u8,
     /// Timestamp in ticks of the interface; `None` for a simple packet block.
     pub ticks: Option<u64>,

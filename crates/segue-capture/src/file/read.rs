@@ -197,12 +197,13 @@ impl<R: Read> Reader<R> {
             Found::Packet { interface, ticks, len, form, data, options } => {
                 // Present: the block was accepted only with its interface.
                 let of = self.interfaces.get(interface as usize);
+                let fcs_len = own_fcs_len(&raw[options.0..options.1], order);
                 Item::Packet(Record {
                     number: self.packets,
                     offset,
                     interface,
                     link: of.map_or(0, |of| of.link),
-                    fcs_len: of.map_or(0, |of| of.fcs_len),
+                    fcs_len: fcs_len.unwrap_or_else(|| of.map_or(0, |of| of.fcs_len)),
                     ticks,
                     nanos: ticks.and_then(|ticks| of.map(|of| of.nanos(ticks))),
                     len,
@@ -415,6 +416,14 @@ pub(crate) fn is_whole(kind: BlockKind, block: &[u8], order: Order) -> bool {
     (head.kind, head.len, head.order) == (expected, block.len(), order)
         && head.is_repeated_in(block)
         && (kind != BlockKind::Section || is_known_version(block, order))
+}
+
+/// Returns the length in bytes of the frame check sequence that the flags among a packet's options state, which
+/// overrides that of its interface; `None` where they state none.
+fn own_fcs_len(list: &[u8], order: Order) -> Option<u8> {
+    let (_, flags) = options::list(list, order).find(|(code, _)| *code == options::EPB_FLAGS)?;
+    let len = (order.read32(flags, 0) >> 5) as u8 & 0xf;
+    (len != 0).then_some(len)
 }
 
 /// Parses an interface description block of at least 20 bytes.

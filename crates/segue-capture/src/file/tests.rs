@@ -343,3 +343,42 @@ fn frame_check_sequences_are_announced_in_both_forms() {
     while let Ok(Some(_)) = reader.next() {}
     assert_eq!(reader.interfaces()[0].fcs_len, 4);
 }
+
+#[test]
+fn the_flags_of_a_packet_override_the_frame_check_sequence_of_its_interface() {
+    for order in [Order::Little, Order::Big] {
+        let mut writer = Writer::new(Vec::new(), Format::Pcapng);
+        let section = section_block(order, &[]);
+        writer.block(&Block { kind: BlockKind::Section, raw: &section, order, interface: None }).unwrap();
+        let interface = PcapHeader { order, nanos: false, snaplen: 0, link: 0x2400_0001 }.interface();
+        let raw = interface_block(order, &interface);
+        writer.block(&Block { kind: BlockKind::Interface, raw: &raw, order, interface: Some(&interface) }).unwrap();
+        // No flags, flags without a length, flags of 2 and of 15 bytes among other bits.
+        let flags = [None, Some(0xffff_fe1f), Some(2 << 5), Some(0xffff_ffff)];
+        for flags in flags {
+            let mut list = Vec::new();
+            options::push(&mut list, order, options::COMMENT, b"in front");
+            if let Some(flags) = flags {
+                options::push(&mut list, order, options::EPB_FLAGS, &order.put32(flags));
+            }
+            let packet = Outgoing { interface: 0, ticks: Some(7), len: 60, data: &[&[1; 60]], options: &list };
+            writer.packet(&packet).unwrap();
+        }
+        let file = writer.finish().unwrap();
+        let mut reader = Reader::new(&file[..]).unwrap();
+        let mut lengths = Vec::new();
+        while let Some(item) = reader.next().unwrap() {
+            if let Item::Packet(record) = item {
+                lengths.push(record.fcs_len);
+            }
+        }
+        assert_eq!(lengths, [4, 4, 2, 15], "{order:?}");
+    }
+}
+
+#[test]
+fn pcapng_without_an_interface_becomes_a_pcap_file_without_packets() {
+    let file = copy(&section_block(Order::NATIVE, &[]), Format::Pcap);
+    assert_eq!(read_all(&file).0, []);
+    assert_eq!(Reader::new(&file[..]).unwrap().interfaces()[0].link, link::ETHERNET);
+}

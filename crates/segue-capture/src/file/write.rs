@@ -97,11 +97,17 @@ impl<W: Write> Writer<W> {
         self.out
     }
 
-    /// Flushes and returns the underlying output.
+    /// Flushes and returns the underlying output. A pcap file without an interface, and so without packets, gets the
+    /// header of a capture of Ethernet.
     ///
     /// # Errors
-    /// Errors of the flush.
+    /// Errors of the output.
     pub fn finish(mut self) -> io::Result<W> {
+        if let Target::Pcap { head: None, .. } = self.target {
+            let link = u32::from(super::link::ETHERNET);
+            let head = PcapHeader { order: Order::NATIVE, nanos: true, snaplen: MAX_SNAPLEN, link };
+            self.out.write_all(&head.bytes())?;
+        }
         self.out.flush()?;
         Ok(self.out)
     }
