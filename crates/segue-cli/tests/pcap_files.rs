@@ -12,11 +12,11 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Place, SEGUE, text};
-use segue_capture::file::{Format, Order, Outgoing, PcapHeader, Writer};
+use segue_capture::file::{Format, Order, Outgoing, PcapHeader, Writer, link};
 use segue_testkit::build::{Ip, V4};
 use segue_testkit::flow::Sender;
 use serde_json::Value;
-use shapes::{file, shapes};
+use shapes::{Shape, file, shapes};
 
 const CAPTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../captures");
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/pcap");
@@ -335,6 +335,108 @@ fn an_interrupt_leaves_nothing_half_written() {
         assert_eq!(stdout, "1\n130\nin.pcap\n", "{stderr}");
         assert!(start.elapsed() < Duration::from_secs(60));
     }
+}
+
+/// Shell function `has FILE LEN`: returns once the file has so many bytes, or after half a minute.
+const HAS: &str = "has() { for n in $(seq 300); do [ $(stat -c %s $1 || echo 0) -ge $2 ] && break; sleep 0.1; done; }
+";
+
+#[test]
+fn an_output_without_a_temporary_file_has_each_packet_as_soon_as_the_input_waits() {
+    let place = place();
+    for output in ["b", "- > out"] {
+        // The input stays open. Its packets fit an MTU, so that the output is the same.
+        let script = format!(
+            "{HAS}set -m; mkfifo a b; : > out; cat b > out & cat=$!
+             (head -c 100000 in.pcap; exec sleep 120) > a & feeder=$!
+             \"$SEGUE\" pcap split -q -F pcap a {output} & work=$!
+             has out 95000; cmp -n $(stat -c %s out) out in.pcap && stat -c %s out
+             kill $work $cat; wait $work; kill -- -$feeder; rm a b"
+        );
+        let (_, stdout, stderr) = text(&shell(&place, &script));
+        assert!(stdout.trim().parse::<u64>().unwrap_or(0) >= 95_000, "{output}: {stdout} {stderr}");
+    }
+}
+
+#[test]
+fn an_output_without_a_temporary_file_has_at_a_stop_what_was_read_before() {
+    let place = place();
+    for signal in ["INT", "TERM", "HUP"] {
+        for output in ["b", "- > out"] {
+            // Without the signal, the trains are held for a minute.
+            let merge = "pcap merge -q -F pcapng --hold-us 60000000";
+            let script = format!(
+                "{HAS}{WAITS}set -m; mkfifo a b; : > out; cat b > out & cat=$!
+                 (head -c 100000 in.pcap; : > fed; exec sleep 120) > a & feeder=$!
+                 \"$SEGUE\" {merge} a {output} & work=$!
+                 until [ -e fed ]; do sleep 0.02; done; waits $work
+                 kill -{signal} $work; wait $work; echo $?; [ '{output}' = b ] && wait $cat || kill $cat
+                 pcap split --undo -q -f out back.pcap; cmp -n $(stat -c %s back.pcap) back.pcap in.pcap
+                 stat -c %s back.pcap; kill -- -$feeder; rm a b fed"
+            );
+            let (_, stdout, stderr) = text(&shell(&place, &script));
+            let (status, len) = stdout.trim().split_once('\n').unwrap_or_default();
+            assert_eq!(status, "130", "{output} {signal}: {stdout} {stderr}");
+            // What a pipe holds may not have been read yet.
+            assert!(len.parse::<u64>().unwrap_or(0) >= 30_000, "{output} {signal}: {stdout} {stderr}");
+        }
+    }
+}
+
+#[test]
+fn an_output_that_nothing_takes_does_not_hold_up_a_stop() {
+    let place = place();
+    let script = format!(
+        "{WAITS}set -m; mkfifo b; sleep 120 < b & reader=$!
+         \"$SEGUE\" pcap split -q in.pcap b & work=$!; waits $work
+         kill -TERM $work; wait $work; echo $?; kill $reader"
+    );
+    let begin = Instant::now();
+    let (_, stdout, stderr) = text(&shell(&place, &script));
+    assert_eq!(stdout, "130\n", "{stderr}");
+    assert!(begin.elapsed() < Duration::from_secs(60));
+}
+
+#[test]
+fn verify_shows_the_faults_of_a_live_capture_as_they_come() {
+    let place = place();
+    let faults = Shape { seed: 1, traffic: "faults", link: link::ETHERNET, form: "us_le" };
+    fs::write(place.path().join("faults.pcap"), file(&faults)).unwrap();
+    let script = format!(
+        "{HAS}set -m; pcap verify faults.pcap > all; mkfifo a; (cat faults.pcap; exec sleep 120) > a & feeder=$!
+         \"$SEGUE\" pcap verify a > out & work=$!
+         has out $(stat -c %s all); cmp out all && kill -INT $work; wait $work; echo $?; kill -- -$feeder; test -s all"
+    );
+    let (code, stdout, stderr) = text(&shell(&place, &script));
+    assert_eq!((code, stdout.as_str()), (Some(0), "130\n"), "{stderr}");
+}
+
+#[test]
+fn an_output_is_not_written_to_what_another_user_has_put_in_its_place() {
+    let place = place();
+    // A link that leads nowhere is neither a new file nor replaced.
+    let script = "ln -s loop loop; pcap split -f in.pcap loop; echo $?; readlink loop";
+    let (_, stdout, stderr) = text(&shell(&place, script));
+    assert_eq!(stdout, "1\nloop\n", "{stderr}");
+    fs::write(place.path().join("theirs"), "").unwrap();
+    if std::os::unix::fs::chown(place.path().join("theirs"), Some(1000), None).is_err() {
+        return segue_lab::skip_this_test("files cannot be given to another owner here (CAP_CHOWN)");
+    }
+    let script = "mkdir -m 1777 shared; echo mine > kept; ln -s ../kept shared/link; ln -s link shared/own
+        mkfifo shared/pipe; chown -h 1000 shared/link shared/pipe
+        for name in link own pipe; do timeout 20 \"$SEGUE\" pcap split -q -f in.pcap shared/$name; echo $?; done
+        cat kept; ls -A shared";
+    let (_, stdout, stderr) = text(&shell(&place, script));
+    assert_eq!(stdout, "2\n2\n2\nmine\nlink\nown\npipe\n", "{stderr}");
+    for what in ["shared/link is a symbolic link", "shared/pipe is a named pipe"] {
+        assert!(stderr.contains(&format!("error: {what} of another user\nwhy:  ")), "{stderr}");
+    }
+    // A link of this user is followed, and a pipe taken in a directory that is not sticky.
+    let script = "ln -s ../kept shared/mine; pcap split -q -f in.pcap shared/mine && readlink shared/mine
+        pcap split -q in.pcap expected.pcap && cmp kept expected.pcap; mkfifo pipe; chown 1000 pipe
+        cat pipe > got & timeout 20 \"$SEGUE\" pcap split -q -F pcap in.pcap pipe; wait; cmp got expected.pcap; echo $?";
+    let (_, stdout, stderr) = text(&shell(&place, script));
+    assert_eq!((stdout.as_str(), stderr.as_str()), ("../kept\n0\n", ""));
 }
 
 /// Shell function `waits PID`: returns once the program handles its signals, which it blocks for that, and sleeps, or

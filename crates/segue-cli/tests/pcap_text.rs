@@ -11,7 +11,7 @@ use std::fs;
 
 use common::{Place, SEGUE};
 use packets::{train, tunnels, v4, v6};
-use segue_capture::file::link;
+use segue_capture::file::{Interface, Order, PcapHeader, interface_block, link, section_block};
 use segue_testkit::Rng;
 use segue_testkit::build::{self, L4, Udp};
 use segue_testkit::flow::{Sender, acknowledging};
@@ -158,4 +158,18 @@ fn the_schema_of_pcap_has_every_key_and_every_key_that_it_demands_is_there() {
     check("Verify", last);
     first.iter().for_each(|packet| check("Packet", packet));
     check("Checksum", &first[0]["checksums"][0]);
+}
+
+#[test]
+fn the_name_of_an_interface_does_not_act_on_the_terminal() {
+    let place = Place::new();
+    let name = "e\u{1b}[2J\nth";
+    let plain = PcapHeader { order: Order::NATIVE, nanos: true, snaplen: 0, link: 1 }.interface();
+    let interface = Interface { name: Some(name.to_owned()), ..plain };
+    let file = [section_block(Order::NATIVE, &[]), interface_block(Order::NATIVE, &interface)].concat();
+    fs::write(place.path().join("in.pcapng"), file).unwrap();
+    let (code, stdout, stderr) = pcap(&place, "stat in.pcapng");
+    assert_eq!((code, stderr.as_str()), (Some(0), ""));
+    assert!(stdout.lines().next().unwrap().ends_with(", e?[2J?th (Ethernet)"), "{stdout:?}");
+    assert_eq!(json_of(&place, "stat in.pcapng -j")["interfaces"][0]["name"], name);
 }

@@ -1,6 +1,5 @@
-//! Input and output files: pipes, the temporary file that is renamed when complete, interrupts, progress.
+//! Input and output files: pipes, and the temporary file that is renamed when complete.
 
-use std::cell::RefCell;
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, IsTerminal, Read, Write};
@@ -8,128 +7,22 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use segue_capture::CaptureError;
 use segue_capture::file::compression::{Compression, Compressor, Decompressor};
 use segue_capture::file::{Format, ReadError, Reader, Writer};
 use segue_control::error::{Error, Kind};
-use segue_control::units;
 use segue_host::file::Identity;
-use segue_host::signals::{SignalAction, Signals};
-use segue_host::sys::{Want, poll};
+use segue_host::signals::Signals;
+use segue_host::sys::{Want, euid, poll};
 
 use super::args;
-use crate::out::{Out, to_stderr};
+use super::watch::{BATCH, Shared, Watch};
+use crate::out::Out;
 
-/// Time between two updates of the progress line.
-const REDRAW: Duration = Duration::from_millis(200);
-/// Time between two attempts to open a named pipe without a reader.
-const RETRY: Duration = Duration::from_millis(50);
-/// Number of reads between two checks of clock and signals, which cost more than a small read.
-const LOOKS: u32 = 4;
-
-/// The signals and the progress line while a file is processed.
-#[derive(Debug)]
-struct Watch {
-    signals: Option<Signals>,
-    stopped: bool,
-    bar: Option<Bar>,
-    done: u64,
-    looks: u32,
-}
-
-#[derive(Debug)]
-struct Bar {
-    total: Option<u64>,
-    start: Instant,
-    drawn: Option<Instant>,
-}
-
-/// The signal and progress state that input and output share.
-type Shared = Rc<RefCell<Watch>>;
-
-impl Watch {
-    /// Handles signals that arrived; returns an error if one of them ends the command.
-    fn check(&mut self) -> io::Result<()> {
-        while let Some(signals) = &mut self.signals
-            && let Some((action, _)) = signals.receive()?
-        {
-            match action {
-                SignalAction::Stop | SignalAction::StopNow | SignalAction::Hangup => self.stopped = true,
-                SignalAction::Counters => to_stderr(&format!("{} read\n", units::bytes(self.done))),
-                SignalAction::Child => {}
-            }
-        }
-        if self.stopped { Err(io::Error::other("interrupted")) } else { Ok(()) }
-    }
-
-    /// Opens a named pipe for writing as soon as it has a reader.
-    fn open_pipe(&mut self, path: &Path) -> io::Result<File> {
-        loop {
-            self.check()?;
-            match OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path) {
-                Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {}
-                opened => return opened,
-            }
-            match &self.signals {
-                Some(signals) => drop(poll(&[(signals.as_fd(), Want::Read)], RETRY)?),
-                None => std::thread::sleep(RETRY),
-            }
-        }
-    }
-
-    fn wait(&mut self, fd: &impl AsFd, want: Want) -> io::Result<()> {
-        loop {
-            self.check()?;
-            let Some(signals) = &self.signals else { return Ok(()) };
-            if poll(&[(fd.as_fd(), want), (signals.as_fd(), Want::Read)], Duration::from_secs(1))?[0] {
-                return Ok(());
-            }
-        }
-    }
-
-    fn draw(&mut self) {
-        let now = Instant::now();
-        if let Some(bar) = &mut self.bar
-            && bar.drawn.is_none_or(|drawn| now - drawn >= REDRAW)
-            && now - bar.start >= REDRAW
-        {
-            bar.drawn = Some(now);
-            to_stderr(&bar.line(self.done, now - bar.start));
-        }
-    }
-
-    fn erase(&mut self) {
-        if let Some(Bar { drawn: Some(_), .. }) = self.bar.take() {
-            to_stderr("\r\x1b[K");
-        }
-    }
-}
-
-impl Bar {
-    fn line(&self, done: u64, since: Duration) -> String {
-        let rate = done as f64 / since.as_secs_f64().max(0.001);
-        let speed = units::bytes(rate as u64);
-        match self.total {
-            Some(total) if total > 0 => {
-                let part = (done as f64 / total as f64).min(1.0);
-                let filled = (part * 24.0) as usize;
-                let left = Duration::from_secs_f64((total.saturating_sub(done)) as f64 / rate.max(1.0));
-                format!(
-                    "\r[{}{}] {:>3.0} %  {} of {}  {speed}/s  {} left\x1b[K",
-                    "#".repeat(filled),
-                    "-".repeat(24 - filled),
-                    part * 100.0,
-                    units::bytes(done),
-                    units::bytes(total),
-                    units::short_duration(left.as_secs()),
-                )
-            }
-            _ => format!("\r{}  {speed}/s\x1b[K", units::bytes(done)),
-        }
-    }
-}
+/// Largest number of symbolic links in front of an output, as in path_resolution(7).
+const MOST_LINKS: usize = 40;
 
 /// The input file or stdin; a signal interrupts its reads.
 #[derive(Debug)]
@@ -144,13 +37,16 @@ impl Read for Source {
         let mut watch = self.watch.borrow_mut();
         loop {
             if self.waits {
+                // What was made of the input so far does not wait with it.
+                if !watch.pending.is_empty() && !poll(&[(self.file.as_fd(), Want::Read)], Duration::ZERO)?[0] {
+                    watch.flush()?;
+                }
                 watch.wait(&self.file, Want::Read)?;
             }
-            watch.looks += 1;
-            if watch.looks >= LOOKS {
-                watch.looks = 0;
-                watch.check()?;
-                watch.draw();
+            watch.look()?;
+            // An output without a temporary file gets what was read before.
+            if watch.stopped.is_some() {
+                return Ok(0);
             }
             match self.file.read(out) {
                 // Another reader took the data of the pipe.
@@ -168,15 +64,14 @@ impl Read for Source {
 /// The output: stdout, or a file that gets its name only when complete.
 #[derive(Debug)]
 pub(super) struct OutputFile {
-    file: File,
-    waits: bool,
     watch: Shared,
-    /// The temporary file and its final name; `None` for stdout, devices and pipes.
+    /// The temporary file and its final name; `None` for what the watch writes.
     beside: Option<TemporaryFile>,
 }
 
 #[derive(Debug)]
 struct TemporaryFile {
+    file: File,
     temporary: PathBuf,
     path: PathBuf,
     replace: bool,
@@ -186,32 +81,30 @@ struct TemporaryFile {
 
 impl Write for OutputFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if !self.waits {
-            return self.file.write(bytes);
+        if let Some(beside) = &mut self.beside {
+            return beside.file.write(bytes);
         }
-        loop {
-            self.watch.borrow_mut().wait(&self.file, Want::Write)?;
-            // A writable pipe accepts this much without blocking (PIPE_BUF).
-            match self.file.write(&bytes[..bytes.len().min(4096)]) {
-                // Another writer filled the pipe.
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                done => return done,
-            }
+        let mut watch = self.watch.borrow_mut();
+        watch.pending.extend_from_slice(bytes);
+        if watch.pending.len() >= BATCH {
+            watch.flush()?;
         }
+        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
+        self.watch.borrow_mut().flush()
     }
 }
 
 impl OutputFile {
-    /// Renames the complete file to its final name.
+    /// Writes the rest, and renames the complete file to its final name.
     fn commit(mut self) -> io::Result<()> {
+        self.flush()?;
         self.watch.borrow_mut().check()?;
         let Some(beside) = &self.beside else { return Ok(()) };
         // The name stands for the whole content, also after a crash.
-        self.file.sync_data()?;
+        beside.file.sync_data()?;
         if beside.replace {
             fs::rename(&beside.temporary, &beside.path)?;
         } else {
@@ -222,11 +115,8 @@ impl OutputFile {
                 Err(_) => fs::rename(&beside.temporary, &beside.path)?,
             }
         }
-        if let Some(directory) = beside.path.parent() {
-            let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
-            // Some file systems cannot sync a directory; the file is complete all the same.
-            let _ = File::open(directory).and_then(|directory| directory.sync_all());
-        }
+        // Some file systems cannot sync a directory; the file is complete all the same.
+        let _ = File::open(directory_of(&beside.path)).and_then(|directory| directory.sync_all());
         self.beside = None;
         Ok(())
     }
@@ -234,9 +124,10 @@ impl OutputFile {
 
 impl Drop for OutputFile {
     fn drop(&mut self) {
-        if let Some(beside) = &self.beside {
-            let _ = fs::remove_file(&beside.temporary);
-        }
+        let _ = match &self.beside {
+            Some(beside) => fs::remove_file(&beside.temporary),
+            None => self.watch.borrow_mut().flush(),
+        };
     }
 }
 
@@ -255,7 +146,7 @@ pub(super) struct Job {
     watch: Shared,
     input: Option<PathBuf>,
     /// Identity of the input where it is a regular file, stdin included.
-    regular: Option<Identity>,
+    pub(super) regular: Option<Identity>,
     /// Compression format of the input.
     compression: Compression,
 }
@@ -302,10 +193,8 @@ impl Job {
         let shown = args.progress == "auto" && !out.quiet && io::stderr().is_terminal();
         let data = data.filter(|_| regular);
         let (total, regular_file) = (data.as_ref().map(|data| data.len()), data.map(|data| Identity::from(&data)));
-        let bar = shown.then(|| Bar { total, start: Instant::now(), drawn: None });
         let signals = Signals::new().map_err(|error| Error::system("cannot listen to signals", &error, "try again"))?;
-        let watch = Watch { signals: Some(signals), stopped: false, bar, done: 0, looks: 0 };
-        let watch = Rc::new(RefCell::new(watch));
+        let watch = Watch::new(signals, shown, total);
         let input = (!is_stdin).then(|| path.clone());
         let source = Source { file, waits: !regular, watch: Rc::clone(&watch) };
         let mut job = Job {
@@ -400,7 +289,11 @@ impl Job {
                 format!("{command} -i {input}            replaces it when done"),
             ));
         }
-        let existing = fs::metadata(&path).ok();
+        let target = behind_links(&path)?;
+        let existing = match fs::metadata(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            found => Some(found.map_err(|error| self.cannot_write(&path, &error))?),
+        };
         if existing.as_ref().is_some_and(fs::Metadata::is_dir) {
             return Err(Error::new(Kind::BadValue, format!("{} is a directory", path.display()), "name a file in it"));
         }
@@ -410,15 +303,13 @@ impl Job {
                 true => self.watch.borrow_mut().open_pipe(&path),
                 false => OpenOptions::new().write(true).open(&path),
             };
-            let file = file.map_err(|error| self.cannot_write(&path, &error))?;
-            let target = OutputFile { file, waits: true, watch: Rc::clone(&self.watch), beside: None };
-            return Ok(Writer::new(BufWriter::new(Compressor::new(target, compression)), form));
+            return Ok(self.direct(file.map_err(|error| self.cannot_write(&path, &error))?, form, compression));
         }
         if existing.is_some() && !args.force && !args.in_place {
             return Err(exists(&path));
         }
         // A symbolic link is kept, and its target replaced.
-        let path = fs::canonicalize(&path).unwrap_or(path);
+        let path = target;
         let temporary = beside(&path);
         // Until it has the rights of the file that it replaces, no other user may read it.
         let mode = if existing.is_some() { 0o600 } else { 0o666 };
@@ -434,10 +325,18 @@ impl Job {
                 fchown(&file, Some(data.uid()), Some(data.gid())).or_else(|_| fchown(&file, None, Some(data.gid())));
             let _ = file.set_permissions(fs::Permissions::from_mode(data.mode() & 0o7777));
         }
-        let beside =
-            Some(TemporaryFile { temporary, path, replace: args.force || args.in_place, is_taken: existing.is_some() });
-        let target = OutputFile { file, waits: false, watch: Rc::clone(&self.watch), beside };
+        let (replace, is_taken) = (args.force || args.in_place, existing.is_some());
+        let beside = Some(TemporaryFile { file, temporary, path, replace, is_taken });
+        let target = OutputFile { watch: Rc::clone(&self.watch), beside };
         Ok(Writer::new(BufWriter::with_capacity(1 << 18, Compressor::new(target, compression)), form))
+    }
+
+    /// Returns the writer of an output without a temporary file.
+    fn direct(&self, file: File, format: Format, compression: Compression) -> Sink {
+        self.watch.borrow_mut().direct = Some(Rc::new(file));
+        let target = OutputFile { watch: Rc::clone(&self.watch), beside: None };
+        // The watch has a buffer, which it writes before the input waits.
+        Writer::new(BufWriter::with_capacity(0, Compressor::new(target, compression)), format)
     }
 
     fn stdout(&self, format: Format, out: &Out) -> Result<Sink, Error> {
@@ -457,18 +356,14 @@ impl Job {
         }
         let fd = io::stdout().as_fd().try_clone_to_owned();
         let file = File::from(fd.map_err(|error| Error::system("cannot write to stdout", &error, "name a file"))?);
-        let data = file.metadata().ok().filter(fs::Metadata::is_file);
-        if let Some(data) = &data
-            && self.regular == Some(Identity::from(data))
+        if let Ok(data) = file.metadata()
+            && self.regular == Some(Identity::from(&data))
         {
             let hint = format!("segue pcap {} IN OUT", self.action);
             return Err(Error::new(Kind::Usage, format!("stdout is the input itself ({})", self.name), hint)
                 .why("what is written would be read again, without end"));
         }
-        let waits = data.is_none();
-        let target = OutputFile { file, waits, watch: Rc::clone(&self.watch), beside: None };
-        let target = Compressor::new(target, Compression::None);
-        Ok(Writer::new(BufWriter::with_capacity(1 << 16, target), format))
+        Ok(self.direct(file, format, Compression::None))
     }
 
     /// Writes the rest of the output and renames the file to its final name. An existing file is replaced only by what
@@ -484,7 +379,8 @@ impl Job {
             let why = "the existing file is left as it is: nothing behind the fault would be in the new one";
             return Err(Error::new(Kind::Damaged, format!("{}: {what}", self.name), hint).why(why));
         }
-        output.commit().map_err(|error| self.write_failed(&error))
+        output.commit().map_err(|error| self.write_failed(&error))?;
+        if self.watch.borrow().stopped.is_some() { Err(self.stopped()) } else { Ok(()) }
     }
 
     /// Returns the message for an error that ended the command.
@@ -541,7 +437,8 @@ impl Job {
     fn fatal(&self, error: &ReadError) -> Error {
         let name = &self.name;
         match error {
-            ReadError::Io(error) if self.watch.borrow().stopped => self.stopped(error),
+            ReadError::Io(error) if self.watch.borrow().has_write_error => self.write_failed(error),
+            ReadError::Io(_) if self.watch.borrow().stopped.is_some() => self.stopped(),
             ReadError::Io(error) => {
                 self.erase();
                 Error::system(format!("cannot read {name}"), error, "check the file and its disk")
@@ -560,8 +457,8 @@ impl Job {
 
     /// Returns the message for an error of the output.
     fn write_failed(&self, error: &io::Error) -> Error {
-        if self.watch.borrow().stopped {
-            return self.stopped(error);
+        if self.watch.borrow().stopped.is_some() {
+            return self.stopped();
         }
         self.erase();
         match error.kind() {
@@ -581,14 +478,16 @@ impl Job {
         }
     }
 
-    fn stopped(&self, _: &io::Error) -> Error {
+    fn stopped(&self) -> Error {
         self.erase();
-        Error::new(Kind::Interrupted, "interrupted; nothing was written", "run it again")
+        let is_direct = self.watch.borrow().direct.is_some();
+        let what = if is_direct { "interrupted; the output ends here" } else { "interrupted; nothing was written" };
+        Error::new(Kind::Interrupted, what, "run it again")
     }
 
     fn cannot_write(&self, path: &Path, error: &io::Error) -> Error {
-        if self.watch.borrow().stopped {
-            return self.stopped(error);
+        if self.watch.borrow().stopped.is_some() {
+            return self.stopped();
         }
         let made = Error::system(format!("cannot write {}", path.display()), error, "name a place where you may write");
         match error.kind() {
@@ -611,6 +510,35 @@ fn unpacker(with: &str) -> &str {
 
 fn exists(path: &Path) -> Error {
     Error::new(Kind::Conflict, format!("{} exists", path.display()), "-f replaces it, or choose a new name")
+}
+
+/// Returns the directory of a file.
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Returns the path of the file that symbolic links at `path` lead to. Neither a link of another user is followed nor
+/// a named pipe of one taken in a sticky directory, where any user may make files: packets would go where that user
+/// wants them.
+fn behind_links(path: &Path) -> Result<PathBuf, Error> {
+    let mut path = path.to_owned();
+    for _ in 0..MOST_LINKS {
+        let Ok(data) = fs::symlink_metadata(&path) else { break };
+        let is_sticky = || fs::metadata(directory_of(&path)).is_ok_and(|data| data.mode() & libc::S_ISVTX != 0);
+        let what = match data.file_type() {
+            kind if kind.is_symlink() => "a symbolic link",
+            kind if kind.is_fifo() && is_sticky() => "a named pipe",
+            _ => break,
+        };
+        if ![0, euid()].contains(&data.uid()) {
+            let message = format!("{} is {what} of another user", path.display());
+            return Err(Error::new(Kind::Conflict, message, "choose a new name, or another folder")
+                .why("it may lead anywhere, so no capture is written to it"));
+        }
+        let Ok(next) = fs::read_link(&path) else { break };
+        path = path.with_file_name(next);
+    }
+    Ok(path)
 }
 
 /// Returns the path of the temporary file, in the directory of the output.

@@ -13,6 +13,7 @@ mod split;
 mod stat;
 mod summary;
 mod verify;
+mod watch;
 
 use segue_control::error::{Error, Kind};
 

@@ -7,7 +7,7 @@ use segue::gro::Profile;
 use segue_capture::file::link;
 use segue_capture::survey::{Flow, SIZES, Survey, SurveyConfig, survey};
 use segue_capture::{PacketVerdict, USUAL_MTU};
-use segue_control::error::Error;
+use segue_control::error::{Error, printable_line};
 use segue_control::units;
 use segue_service::profile;
 use serde_json::{Value, json};
@@ -36,18 +36,6 @@ pub(super) fn run(args: &Stat, out: &Out) -> Result<(), Error> {
     job.verdict(found.fault.as_ref(), out)
 }
 
-/// Returns the flows with most bytes and their names, largest first.
-fn top(found: &Survey, most: usize) -> Vec<(String, &Flow)> {
-    let name = |flow: &Flow| {
-        let protocol = if flow.is_tcp { "TCP" } else { "UDP" };
-        format!("{protocol} {} -> {}", flow.source, flow.destination)
-    };
-    let mut flows: Vec<(String, &Flow)> = found.flows.iter().map(|flow| (name(flow), flow)).collect();
-    flows.sort_by(|a, b| (b.1.bytes, &a.0).cmp(&(a.1.bytes, &b.0)));
-    flows.truncate(most);
-    flows
-}
-
 /// Returns the survey as JSON.
 fn json(found: &Survey) -> Value {
     let left = |wanted: Profile| {
@@ -59,12 +47,11 @@ fn json(found: &Survey) -> Value {
         .zip(found.sizes)
         .map(|(size, n)| json!({ "up_to_bytes": if *size == u32::MAX { None } else { Some(size) }, "packets": n }))
         .collect();
-    let flows: Vec<Value> = top(found, LISTED)
-        .into_iter()
-        .map(
-            |(name, flow)| json!({ "flow": name, "packets": flow.packets, "bytes": flow.bytes, "trains": flow.trains }),
-        )
-        .collect();
+    let flow = |flow: &Flow| {
+        let name = flow.to_string();
+        json!({ "flow": name, "packets": flow.packets, "bytes": flow.bytes, "trains": flow.trains })
+    };
+    let flows: Vec<Value> = found.largest_flows(LISTED).into_iter().map(flow).collect();
     let interfaces: Vec<Value> = found
         .interfaces
         .iter()
@@ -108,18 +95,11 @@ fn json(found: &Survey) -> Value {
 fn text(found: &Survey, name: &str, summary: &Value) -> String {
     let format = found.format.name();
     let seconds = found.duration_ns as f64 / 1e9;
-    let mut links: Vec<String> =
-        found
-            .interfaces
-            .iter()
-            .map(|(number, name)| {
-                if name.is_empty() {
-                    link::name(*number).to_owned()
-                } else {
-                    format!("{name} ({})", link::name(*number))
-                }
-            })
-            .collect();
+    let link = |(number, name): &(u16, String)| match (&**name, link::name(*number)) {
+        ("", link) => link.to_owned(),
+        (name, link) => format!("{} ({link})", printable_line(name)),
+    };
+    let mut links: Vec<String> = found.interfaces.iter().map(link).collect();
     if links.len() > 4 {
         links = vec![format!("{} interfaces", links.len())];
     }
@@ -138,8 +118,8 @@ fn text(found: &Survey, name: &str, summary: &Value) -> String {
         "flows",
         format!("{}{}", if found.packets_of_further_flows > 0 { "more than " } else { "" }, found.flows.len()),
     );
-    for (name, flow) in top(found, SHOWN) {
-        line("", format!("{name}   {}, {}", packets(flow.packets), units::bytes(flow.bytes)));
+    for flow in found.largest_flows(SHOWN) {
+        line("", format!("{flow}   {}, {}", packets(flow.packets), units::bytes(flow.bytes)));
     }
     let mut from = 0;
     let mut sizes = Vec::new();

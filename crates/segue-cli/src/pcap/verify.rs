@@ -1,9 +1,7 @@
 //! `segue pcap verify`: a line for each packet or checksum that would be wrong on a wire, and the totals, as text and
 //! JSON.
 
-use segue::packet::{Header, Kind};
 use segue_capture::verify::{CheckedPacket, VerifyConfig, VerifyReport, verify};
-use segue_capture::{Layer, Verdict};
 use segue_control::error::{Error, Kind as ErrorKind};
 use serde_json::{Value, json};
 
@@ -11,29 +9,34 @@ use super::args::Verify;
 use super::files::Job;
 use crate::out::Out;
 
-/// Number of bytes of output that are collected before they are written.
+/// Number of bytes of output about a file that are collected before they are written.
 const BATCH: usize = 64 << 10;
 
 /// Runs `segue pcap verify`.
 pub(super) fn run(args: &Verify, out: &Out) -> Result<(), Error> {
     let config = VerifyConfig { tunnels: args.ports.tunnels(), mtu: args.mtu.map(|mtu| mtu as usize) };
     let (job, mut reader) = Job::open(&args.input, "verify", out)?;
+    // What comes live is shown live.
+    let batch = if job.regular.is_some() { BATCH } else { 1 };
     let mut text = String::new();
-    let report = verify(&mut reader, &config, |packet| {
+    let done = verify(&mut reader, &config, |packet| {
         if out.json {
             text.push_str(&object(packet).to_string());
             text.push('\n');
         } else {
-            lines(&mut text, packet, args.mtu);
+            text.push_str(&packet.faults());
         }
-        if text.len() >= BATCH {
+        if text.len() >= batch {
             job.erase();
             out.data(&text);
             text.clear();
         }
-    })
-    .map_err(|error| job.failed(error))?;
+    });
     job.erase();
+    let report = done.map_err(|error| {
+        out.data(&text);
+        job.failed(error)
+    })?;
     if let Some(fault) = &report.fault
         && !out.json
     {
@@ -50,36 +53,13 @@ pub(super) fn run(args: &Verify, out: &Out) -> Result<(), Error> {
         out.data(&text);
     } else {
         out.data(&text);
-        out.note(&totals(&report));
+        out.note(&report.to_string());
     }
     // The message about a cut file is printed above.
     match verdict {
         Ok(()) if report.is_good() => Ok(()),
         _ => Err(Error::new(ErrorKind::Shown, "bad packets were found", "segue pcap verify")),
     }
-}
-
-/// Returns the totals as text.
-fn totals(report: &VerifyReport) -> String {
-    let VerifyReport { good, bad, unfinished, cut, .. } = report;
-    let mut parts = vec![format!("{good} good, {bad} bad, {unfinished} unfinished, {cut} cut")];
-    for (n, what) in [
-        (report.malformed, "malformed"),
-        (report.absent, "without a checksum"),
-        (report.ip_only, "judged by their IP header only"),
-        (report.not_ip, "not IP"),
-        (report.above_mtu, "above the MTU"),
-    ] {
-        if n > 0 {
-            parts.push(format!("{n} {what}"));
-        }
-    }
-    let mut text = parts.join(", ");
-    for (layer, verdicts) in &report.layers {
-        let counts: Vec<String> = verdicts.iter().map(|(verdict, n)| format!("{n} {verdict}")).collect();
-        text.push_str(&format!("\n  {:<10} {}", layer.replace('_', " "), counts.join(", ")));
-    }
-    text
 }
 
 /// Returns the totals as JSON.
@@ -127,75 +107,4 @@ fn object(packet: &CheckedPacket<'_>) -> Value {
         "above_mtu": packet.is_above_mtu,
         "checksums": checksums,
     })
-}
-
-/// Appends a line for each finding on a packet that would be wrong on a wire.
-fn lines(text: &mut String, packet: &CheckedPacket<'_>, mtu: Option<u32>) {
-    let record = packet.record;
-    let number = record.number;
-    if record.is_cut() {
-        text.push_str(&format!(
-            "packet {number}  cut when captured: {} bytes of {} (byte {})\n",
-            record.data.len(),
-            record.len,
-            record.offset
-        ));
-    } else if packet.is_malformed() {
-        text.push_str(&format!(
-            "packet {number}  malformed: a length that contradicts another     {}\n",
-            describe(packet)
-        ));
-    }
-    for f in packet.findings {
-        let title = title(f.layer, f.is_outer);
-        match f.verdict {
-            Verdict::Bad => {
-                text.push_str(&format!(
-                    "packet {number}  {title} checksum {:#06x}, should be {:#06x}     {}\n",
-                    f.field,
-                    f.expected,
-                    describe(packet)
-                ));
-            }
-            Verdict::Unfinished => {
-                text.push_str(&format!(
-                    "packet {number}  {title} checksum unfinished; fine in a capture, wrong on a wire\n"
-                ));
-            }
-            Verdict::Good | Verdict::Absent | Verdict::Remote => {}
-        }
-    }
-    if let (true, Some(mtu), Some(len)) = (packet.is_above_mtu, mtu, packet.ip_len()) {
-        text.push_str(&format!("packet {number}  {len} bytes of IP, above the MTU of {mtu}\n"));
-    }
-}
-
-/// Returns the name of a header in messages.
-fn title(layer: Layer, is_outer: bool) -> &'static str {
-    match (layer, is_outer) {
-        (Layer::Ipv4, false) => "IPv4 header",
-        (Layer::Ipv4, true) => "outer IPv4 header",
-        (Layer::Udp, false) => "UDP",
-        (Layer::Udp, true) => "outer UDP",
-        (Layer::Gre, _) => "GRE",
-        (Layer::Tcp, _) => "TCP",
-        (Layer::Icmp, _) => "ICMP",
-        (Layer::Icmpv6, _) => "ICMPv6",
-    }
-}
-
-/// Returns the outermost addresses of a packet and the names of the headers after the outermost IP header; empty for a
-/// packet without IP.
-fn describe(packet: &CheckedPacket<'_>) -> String {
-    let Some((source, destination)) = packet.addresses() else { return String::new() };
-    let name = |header: &Header| match header.kind {
-        Kind::Ipv4 => "IPv4",
-        Kind::Ipv6 => "IPv6",
-        Kind::Udp => "UDP",
-        Kind::Tcp => "TCP",
-        Kind::Gre => "GRE",
-        kind => kind.format().map_or("Ethernet", |format| format.name),
-    };
-    let kinds: Vec<&str> = packet.inside_outer_ip().iter().map(name).collect();
-    format!("{source} -> {destination} {}", kinds.join(" ")).trim_end().to_owned()
 }
