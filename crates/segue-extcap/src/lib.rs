@@ -5,8 +5,8 @@
 //!
 //! # Lifecycle
 //! 1. [`is_call`] tells a command line of Wireshark from one of the user.
-//! 2. [`answer`] returns the text of the protocol, or it captures: another program then takes the place of this one,
-//!    until Wireshark ends it.
+//! 2. [`answer`] returns the text of the protocol, or it captures, until Wireshark ends it by a signal, which dumpcap
+//!    gets too.
 //!
 //! # Promises
 //! - The state of an instance is read, by its control socket; nothing of it is changed, and its packets do not wait.
@@ -16,20 +16,28 @@
 //! # Limits
 //! Only tunnels are captured. Trains that are cut to wire size pass through `segue pcap split` of the same program.
 
-use std::convert::Infallible;
 use std::env;
-use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::os::fd::AsFd;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use segue_control::client;
 use segue_control::error::{Error, Kind, printable, printable_line};
-use segue_control::model::Tunnel;
+use segue_control::model::{Instance, Tunnel};
 use segue_host::address::HostPort;
+use segue_host::signals::{SignalAction, Signals};
+use segue_host::sys::{Pid, Want, kill, memory_file, poll};
 
 /// Prefix of a tunnel's name in the name of its Wireshark interface.
 const PREFIX: &str = "segue-";
 /// Name of the program that captures the packets.
 const DUMPCAP: &str = "dumpcap";
+/// Time within which Wireshark ends a capture by a signal after it has closed its pipe.
+const END: Duration = Duration::from_secs(1);
+/// Largest number of bytes of the messages of a failed capture that are shown.
+const MOST_SAID: u64 = 4096;
 
 /// Point of a tunnel at which packets are captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,11 +102,11 @@ fn parse(words: &[String]) -> Call {
     call
 }
 
-/// Answers a call of Wireshark with the text for its standard output. A call for a capture returns only where that
-/// fails. `version` is that of the program.
+/// Answers a call of Wireshark with the text for its standard output. A call for a capture returns after it. `version`
+/// is that of the program.
 ///
 /// # Errors
-/// The tunnel is not there, a value of an option is wrong, or dumpcap cannot be started.
+/// The tunnel is not there, a value of an option is wrong, or dumpcap cannot be started or fails.
 pub fn answer(words: &[String], version: &str) -> Result<String, Error> {
     let call = parse(words);
     if call.interfaces {
@@ -108,7 +116,7 @@ pub fn answer(words: &[String], version: &str) -> Result<String, Error> {
     } else if call.config {
         Ok(config())
     } else if call.capture {
-        match capture(&call)? {}
+        capture(&call).map(|()| String::new())
     } else {
         Ok(String::new())
     }
@@ -148,11 +156,23 @@ fn end(text: &str) -> (&str, Option<&str>) {
     HostPort::split(text).map_or((text, None), |parts| (parts.host, parts.port))
 }
 
-/// Returns the capture filter of a tunnel's outer packets: those of its remote, of its ports or of its IP protocols.
-fn outer_filter(tunnel: &Tunnel) -> String {
+/// Returns the capture filter of a tunnel's outer packets: those of its remote, of its ports or of its IP protocols. Of
+/// a tunnel with a table, and of one that may have several remotes, only the ports are known.
+fn outer_filter(instance: &Instance, tunnel: &Tunnel) -> String {
     let (remote, dport) = end(&tunnel.remote);
     let (_, port) = end(&tunnel.local);
-    let ports: Vec<String> = [port, dport].into_iter().flatten().map(|port| format!("udp port {port}")).collect();
+    let listen = instance.peers.as_ref().map(|table| table.listen.iter().filter_map(|form| end(form).1));
+    let known: Vec<&str> = match listen {
+        Some(ports) => ports.collect(),
+        None => [port, dport].into_iter().flatten().collect(),
+    };
+    let ports: Vec<String> = known.into_iter().map(|port| format!("udp port {port}")).collect();
+    let has_more = ["vxlan", "geneve"].iter().any(|mode| tunnel.mode.starts_with(mode));
+    if (instance.peers.is_some() || has_more) && !ports.is_empty() {
+        return ports.join(" or ");
+    }
+    // libpcap has no word for the interface of a link-local address.
+    let remote = remote.split('%').next().unwrap_or(remote);
     let what = if ports.is_empty() {
         let (name, protocols) = if remote.contains(':') { ("ip6", [4, 41, 47]) } else { ("ip", [4, 41, 47]) };
         protocols.map(|protocol| format!("{name} proto {protocol}")).join(" or ")
@@ -162,8 +182,8 @@ fn outer_filter(tunnel: &Tunnel) -> String {
     format!("host {remote} and ({what})")
 }
 
-/// Captures packets until Wireshark ends this process, which another program replaces.
-fn capture(call: &Call) -> Result<Infallible, Error> {
+/// Captures packets until Wireshark ends this process by a signal.
+fn capture(call: &Call) -> Result<(), Error> {
     let name = call.interface.strip_prefix(PREFIX).unwrap_or(&call.interface);
     let instance = client::one(name)?;
     let Some(tunnel) = instance.tunnels.get(name) else {
@@ -181,8 +201,8 @@ fn capture(call: &Call) -> Result<Infallible, Error> {
         },
     };
     let filter = match (tap, call.filter.as_str()) {
-        (Tap::Outer, "") => outer_filter(tunnel),
-        (Tap::Outer, more) => format!("({}) and ({more})", outer_filter(tunnel)),
+        (Tap::Outer, "") => outer_filter(&instance, tunnel),
+        (Tap::Outer, more) => format!("({}) and ({more})", outer_filter(&instance, tunnel)),
         (_, filter) => filter.to_owned(),
     };
     let mut dumpcap = Command::new(DUMPCAP);
@@ -190,25 +210,126 @@ fn capture(call: &Call) -> Result<Infallible, Error> {
     if !filter.is_empty() {
         dumpcap.args(["-f", &filter]);
     }
-    dumpcap.stdin(Stdio::null()).stderr(Stdio::null());
-    let missing = |error: &std::io::Error| {
-        Error::system("cannot start dumpcap", error, "apt-get install wireshark-common")
-            .why("it captures for Wireshark, and for this")
-    };
-    if tap != Tap::Cut {
-        return Err(missing(&dumpcap.args(["-w", &call.fifo]).exec()));
-    }
-    // Where this process ends, the pipe closes, and dumpcap ends as well.
-    let mut child = dumpcap.args(["-w", "-"]).stdout(Stdio::piped()).spawn().map_err(|error| missing(&error))?;
+    run(dumpcap, (tap == Tap::Cut).then(cutter), &call.fifo)
+}
+
+/// Returns the command line of `segue pcap split` without its files.
+fn cutter() -> Command {
     let program = env::current_exe().unwrap_or_else(|_| "/proc/self/exe".into());
     let mut split = Command::new(program);
-    split.args(["pcap", "split", "-", &call.fifo, "-F", "pcapng", "-q", "--allow-cut"]);
-    split.stdin(child.stdout.take().map_or_else(Stdio::null, Stdio::from));
-    Err(Error::system("cannot cut the trains", &split.exec(), "--tap trains").why("segue pcap split was not started"))
+    split.args(["pcap", "split", "-F", "pcapng", "-q", "--allow-cut"]);
+    split
+}
+
+/// Runs dumpcap until it ends, or a signal ends it. It writes to Wireshark's pipe, by way of `cutter` if there is one.
+fn run(mut dumpcap: Command, cutter: Option<Command>, fifo: &str) -> Result<(), Error> {
+    let failed = |error: io::Error| Error::system("cannot capture", &error, "dumpcap -D");
+    // Wireshark shows whatever is on stderr, and dumpcap says much there that is no failure.
+    let said = memory_file(c"stderr").map_err(failed)?;
+    let stderr = || said.try_clone().map_err(failed);
+    dumpcap.stdin(Stdio::null()).stderr(stderr()?);
+    match &cutter {
+        Some(_) => dumpcap.args(["-w", "-"]).stdout(Stdio::piped()),
+        None => dumpcap.args(["-w", fifo]),
+    };
+    let mut dumpcap = dumpcap.spawn().map_err(|error| {
+        Error::system("cannot start dumpcap", &error, "apt-get install wireshark-common")
+            .why("it captures for Wireshark, and for this")
+    })?;
+    // They are blocked from now on, which programs inherit: segue reads them all the same, and dumpcap would not.
+    let mut signals = Signals::new().map_err(failed)?;
+    let input = dumpcap.stdout.take().map_or_else(Stdio::null, Stdio::from);
+    let mut capture = Capture { dumpcap, cutter: None, is_stopped: false };
+    if let Some(mut split) = cutter {
+        let started = split.args(["-", fifo]).stdin(input).stderr(stderr()?).spawn();
+        capture.cutter = Some(started.inspect_err(|_| drop(capture.dumpcap.kill())).map_err(|error| {
+            Error::system("cannot cut the trains", &error, "--tap trains").why("segue pcap split was not started")
+        })?);
+    }
+    let ended = capture.follow(&mut signals).map_err(failed)?;
+    // Where Wireshark has closed its pipe, dumpcap fails as well.
+    if ended.success() || capture.is_stopped_within(END, &mut signals).map_err(failed)? {
+        return Ok(());
+    }
+    let message = format!("the capture has failed: {}", words_of(&said));
+    Err(Error::new(Kind::System, message, "dumpcap -D").why("dumpcap captures for Wireshark, and for this"))
+}
+
+/// The programs of a running capture.
+struct Capture {
+    dumpcap: Child,
+    /// The program that cuts trains to wire size.
+    cutter: Option<Child>,
+    /// Whether a signal has ended the capture.
+    is_stopped: bool,
+}
+
+impl Capture {
+    /// Waits until all programs have ended, by themselves or by a signal; returns the status of dumpcap.
+    fn follow(&mut self, signals: &mut Signals) -> io::Result<ExitStatus> {
+        let mut before: Option<ExitStatus> = None;
+        loop {
+            self.pass_on(signals)?;
+            let captured = self.dumpcap.try_wait()?;
+            let cut = self.cutter.as_mut().map_or(Ok(None), Child::try_wait)?;
+            match (captured, before) {
+                // What dumpcap has written is cut to its end.
+                (Some(status), _) if cut.is_some() || self.cutter.is_none() => return Ok(status),
+                // Nothing takes the packets any more. It has closed its pipe, or the cutter has failed.
+                (None, Some(status)) => {
+                    self.is_stopped |= status.success();
+                    self.dumpcap.kill()?;
+                }
+                _ => {}
+            }
+            before = cut;
+            poll(&[(signals.as_fd(), Want::Read)], Duration::from_secs(1))?;
+        }
+    }
+
+    /// Ends dumpcap by a signal that arrived. It stops to capture then, and what reads from it ends after it.
+    fn pass_on(&mut self, signals: &mut Signals) -> io::Result<()> {
+        while let Some((action, number)) = signals.receive()? {
+            let is_last = action == SignalAction::StopNow;
+            if !is_last && !matches!(action, SignalAction::Stop | SignalAction::Hangup) {
+                continue;
+            }
+            self.is_stopped = true;
+            if self.dumpcap.try_wait()?.is_none() {
+                kill(self.dumpcap.id() as Pid, number)?;
+            }
+            if let Some(cutter) = self.cutter.as_mut().filter(|_| is_last) {
+                cutter.kill()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether a signal ends the capture within this time.
+    fn is_stopped_within(&mut self, longest: Duration, signals: &mut Signals) -> io::Result<bool> {
+        let until = Instant::now() + longest;
+        while !self.is_stopped && Instant::now() < until {
+            poll(&[(signals.as_fd(), Want::Read)], until.saturating_duration_since(Instant::now()))?;
+            self.pass_on(signals)?;
+        }
+        Ok(self.is_stopped)
+    }
+}
+
+/// Returns what programs have written to their stderr, on one line.
+fn words_of(mut said: &File) -> String {
+    let mut bytes = Vec::new();
+    // Without the words there is the failure still.
+    let _ = said.rewind().and_then(|()| said.take(MOST_SAID).read_to_end(&mut bytes));
+    let text = String::from_utf8_lossy(&bytes);
+    let lines: Vec<String> = text.lines().filter(|line| !line.is_empty()).map(printable_line).collect();
+    lines.join(" ")
 }
 
 #[cfg(test)]
 mod tests {
+    use segue_control::model::PeerTable;
+
     use super::*;
 
     #[test]
@@ -224,7 +345,8 @@ mod tests {
     #[test]
     fn the_filter_is_that_of_the_outer_packets() {
         let filter = |local: &str, remote: &str| {
-            outer_filter(&Tunnel { local: local.into(), remote: remote.into(), ..Tunnel::default() })
+            let tunnel = Tunnel { local: local.into(), remote: remote.into(), ..Tunnel::default() };
+            outer_filter(&Instance::default(), &tunnel)
         };
         assert_eq!(
             filter("198.18.0.1:6080", "198.18.0.2:6081"),
@@ -235,5 +357,51 @@ mod tests {
             filter("2001:db8::1", "2001:db8::2"),
             "host 2001:db8::2 and (ip6 proto 4 or ip6 proto 41 or ip6 proto 47)"
         );
+        assert_eq!(filter("[fe80::1%eth0]:7", "[fe80::2%eth0]:7"), "host fe80::2 and (udp port 7 or udp port 7)");
+        assert_eq!(
+            filter("fe80::1%eth0", "fe80::2%eth0"),
+            "host fe80::2 and (ip6 proto 4 or ip6 proto 41 or ip6 proto 47)"
+        );
+    }
+
+    /// Returns the command line of a program that stands for dumpcap or the cutter.
+    fn program(script: &str) -> Command {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script]);
+        shell
+    }
+
+    #[test]
+    fn a_capture_that_fails_says_why_and_one_that_ends_says_nothing() {
+        let loud = "echo \"Capturing on 'sg0'\" >&2";
+        assert!(run(program(loud), None, "/dev/null").is_ok());
+        assert!(run(program(loud), Some(program("cat > /dev/null")), "/dev/null").is_ok());
+        let failing = "echo first >&2; echo 'no \u{1b}permission' >&2; exit 1";
+        for (dumpcap, cutter) in
+            [(failing, None), (failing, Some("cat > /dev/null; exit 1")), ("exec sleep 60", Some(failing))]
+        {
+            let error = run(program(dumpcap), cutter.map(program), "/dev/null").unwrap_err();
+            assert_eq!(error.message, "the capture has failed: first no ?permission", "{dumpcap}");
+        }
+    }
+
+    #[test]
+    fn a_capture_that_nothing_reads_ends() {
+        let (dumpcap, cutter) = (program("exec sleep 60"), program("exit 0"));
+        let begin = Instant::now();
+        assert!(run(dumpcap, Some(cutter), "/dev/null").is_ok());
+        assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
+    }
+
+    #[test]
+    fn the_filter_of_a_tunnel_that_may_have_several_remotes_has_its_ports_alone() {
+        let (local, remote) = ("198.18.0.1:4789".to_owned(), "198.18.0.2:8472".to_owned());
+        let tunnel = Tunnel { mode: "vxlan 42".to_owned(), local, remote, ..Tunnel::default() };
+        assert_eq!(outer_filter(&Instance::default(), &tunnel), "udp port 4789 or udp port 8472");
+        let listen = vec!["vxlan:4789".to_owned(), "gue:6080".to_owned()];
+        let peers = Some(Box::new(PeerTable { listen, ..PeerTable::default() }));
+        let instance = Instance { peers, ..Instance::default() };
+        let tunnel = Tunnel { local: "198.18.0.1:4789".into(), remote: "0.0.0.0:4789".into(), ..Tunnel::default() };
+        assert_eq!(outer_filter(&instance, &tunnel), "udp port 4789 or udp port 6080");
     }
 }

@@ -87,3 +87,51 @@ fn tshark_lists_tunnels_and_captures_them_live() {
         drop((capture, reader));
     }
 }
+
+/// Returns the command lines of the programs that the process `id` has started.
+fn started_by(id: u32) -> Vec<String> {
+    let stat = |id: &str| fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+    let parent = |id: &str| stat(id).rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)?.parse().ok());
+    let processes = fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let children = processes.filter(|process| parent(process) == Some(id));
+    children.map(|process| fs::read_to_string(format!("/proc/{process}/cmdline")).unwrap_or_default()).collect()
+}
+
+#[test]
+fn a_capture_of_an_idle_tunnel_ends_with_all_its_programs_and_says_why_it_fails() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["dumpcap", "mkfifo", "ping"]) else {
+        return;
+    };
+    let directory = Directory::new();
+    let fifo = directory.file("fifo");
+    let shape = Shape::new(Inside::Ipip, Carrier::Gue, Family::V4);
+    let _pair = Pair::start(&ground, shape, 1);
+    let capture = |more: &[&str]| {
+        let mut command = ground.a.command(&ground.program);
+        command.args(["--capture", "--extcap-interface", "segue-sg1", "--fifo"]).arg(&fifo).args(more);
+        Process::spawn(command, b"").unwrap()
+    };
+    for tap in ["cut", "trains"] {
+        let _ = fs::remove_file(&fifo);
+        ground.a.run("mkfifo", &[fifo.to_str().unwrap()]).unwrap();
+        let mut running = capture(&["--tap", tap]);
+        let mut reader = ground.a.command("cat");
+        reader.arg(&fifo);
+        let mut reader = Process::spawn(reader, b"").unwrap();
+        // The section header is there although no packet is.
+        let begun = reader.wait_for_line("\n\r\r\n", PATIENCE);
+        assert!(begun.is_ok(), "{tap}: {begun:?} {}", running.last_words());
+        let children = started_by(running.id());
+        assert_eq!(children.len(), if tap == "cut" { 2 } else { 1 }, "{tap}: {children:?}");
+        running.terminate();
+        // The pipe ends with the last program that could write to it.
+        reader.wait(PATIENCE).unwrap_or_else(|error| panic!("{tap}: {error}"));
+        let ended = running.wait(PATIENCE).unwrap_or_else(|error| panic!("{tap}: {error}"));
+        assert!(ended.success() && running.last_words().is_empty(), "{tap}: {ended} {}", running.last_words());
+    }
+    fs::remove_file(&fifo).unwrap();
+    let mut failing = capture(&["--extcap-capture-filter", "no filter"]);
+    let ended = failing.wait(PATIENCE).unwrap();
+    let words = failing.last_words();
+    assert!(!ended.success() && words.contains("valid capture filter"), "{words}");
+}
