@@ -77,6 +77,12 @@ pub const CODES: &[HealthCode] = &[
         "sudo ip route add ADDRESS dev IFNAME",
     ),
     code(
+        "route_loop",
+        "The route to the other end leads back into the tunnel.",
+        "A route by the tunnel's interface covers the address of the other end, such as a default route.",
+        "sudo ip route replace ADDRESS via ROUTER dev IFNAME, with the router and the link of before.",
+    ),
+    code(
         "neighbour_gone",
         "The other end, or the next router, does not answer ARP or neighbour discovery.",
         "That host is down, or is not on this link.",
@@ -90,9 +96,9 @@ pub const CODES: &[HealthCode] = &[
     ),
     code(
         "filtered",
-        "A filter on the path, or at the other end, refuses the packets by an ICMP error.",
+        "A filter of this host, on the path or at the other end refuses the packets.",
         "A firewall does not let them pass.",
-        "On the host that sends the error: sudo nft list ruleset, and accept the tunnel's port or protocol.",
+        "On the host that refuses them: sudo nft list ruleset, and accept the tunnel's port or protocol.",
     ),
     code(
         "unreachable",
@@ -225,6 +231,18 @@ pub const CODES: &[HealthCode] = &[
         "A guest offers no receive buffers, and packets for it are dropped.",
         "The guest hangs, or is stopped.",
         "Continue the guest, or start it again.",
+    ),
+    code(
+        "adapter_gone",
+        "The USB adapter is not there, or does not answer.",
+        "It was unplugged, hangs, or another device is in its place.",
+        "Plug it in again, and start segue again where the reason says so; segue lan78xx list shows the adapters.",
+    ),
+    code(
+        "adapter_mtu",
+        "The USB adapter does not take the MTU of its interface, and has another one.",
+        "It is below 68, above 9000, or one that the chip cannot receive at the speed of the bus.",
+        "sudo ip link set dev IFNAME mtu BYTES, with the MTU that the reason names.",
     ),
 ];
 

@@ -3,7 +3,7 @@
 //! All resources are bounded: clients at a time, bytes of a request, seconds of a connection. A connection carries
 //! one request and one answer.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,16 +11,17 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use segue_control::error::{Error, Kind};
 use segue_control::knobs::{Change, Knob};
 use segue_control::lock::Lock;
 use segue_control::mapping::Mapping;
-use segue_control::model::Instance;
+use segue_control::model::{Complaint, Instance};
 use segue_control::peers::{self, Changes, Listed};
 use segue_control::place::{self, INSTANCE, SERVICE};
 use segue_control::protocol::{Fault, Request, Response, Topic};
+use segue_control::units;
 use segue_host::activation::passed;
 use segue_host::peer;
 use segue_host::sys::{self, Want};
@@ -240,7 +241,7 @@ impl Bound {
             return Err(refused("it has no name in the file system".to_owned()));
         };
         let is_found = path.file_name().and_then(|file| file.to_str()).is_some_and(is_named)
-            && path.parent().is_some_and(|folder| place::to_search().iter().any(|known| known == folder));
+            && path.parent().is_some_and(place::is_searched);
         if !is_found {
             return Err(refused(format!("it is {}, where clients do not look for {name}", path.display())));
         }
@@ -336,6 +337,7 @@ impl Bound {
             clients: Vec::new(),
             samples: VecDeque::new(),
             next_sample: Instant::now(),
+            began: BTreeMap::new(),
             snapshot: Box::new(snapshot),
             knobs: Box::new(knobs),
         };
@@ -375,6 +377,8 @@ struct Service {
     next_client: Instant,
     samples: VecDeque<(Instant, Instance)>,
     next_sample: Instant,
+    /// Time at which each problem was first found, by its code and description.
+    began: BTreeMap<(String, String), String>,
     snapshot: Box<dyn Fn() -> Instance + Send>,
     knobs: Box<dyn KnobControl + Send>,
 }
@@ -439,9 +443,17 @@ impl Service {
         }
     }
 
-    fn instance(&self) -> Instance {
+    /// Returns the state of the instance and its problems.
+    fn instance(&mut self) -> Instance {
         let mut instance = (self.snapshot)();
         instance.count_drops();
+        instance.recent = self.samples.front().and_then(|(at, before)| {
+            let seconds = at.elapsed().as_secs_f64();
+            // Rates over a few milliseconds mean nothing.
+            (seconds >= 0.2).then(|| instance.recent_since(before, seconds))
+        });
+        instance.judge_drops();
+        complete(&mut instance.health, &mut self.began, SystemTime::now());
         instance
     }
 
@@ -453,7 +465,7 @@ impl Service {
     }
 
     /// Reads or writes as much as possible; returns `false` at the end of the connection.
-    fn step(&self, client: &mut Connection) -> bool {
+    fn step(&mut self, client: &mut Connection) -> bool {
         if !client.is_answered() {
             match client.read() {
                 ReadOutcome::More => return true,
@@ -465,7 +477,7 @@ impl Service {
         client.write()
     }
 
-    fn answer(&self, line: &[u8], may_change: bool) -> Response {
+    fn answer(&mut self, line: &[u8], may_change: bool) -> Response {
         match Request::parse(line) {
             Err(error) => error.into(),
             Ok(Request::Set(_) | Request::Peers(_) | Request::Fault(_)) if !may_change => only_reading().into(),
@@ -481,17 +493,25 @@ impl Service {
             Ok(Request::Get(Topic::Knobs)) => Response::Knobs(self.knobs.list()),
             Ok(Request::Get(Topic::Stat)) => {
                 let mut instance = self.instance();
-                instance.recent = self.samples.front().and_then(|(at, before)| {
-                    let seconds = at.elapsed().as_secs_f64();
-                    // Rates over a few milliseconds mean nothing.
-                    (seconds >= 0.2).then(|| instance.recent_since(before, seconds))
-                });
-                instance.judge_drops();
                 instance.explain_reasons(reasons::sentence);
                 Response::Instance(Box::new(instance))
             }
         }
     }
+}
+
+/// Completes the problems of an instance. One that does not say when it began did so at the look that found it first;
+/// `began` has the times of the last look's problems. One without a remedy refers to the help on its code.
+fn complete(health: &mut [Complaint], began: &mut BTreeMap<(String, String), String>, now: SystemTime) {
+    let now = units::rfc3339(now);
+    let mut found = BTreeMap::new();
+    for complaint in health {
+        let key = (complaint.code.clone(), complaint.what.clone());
+        let since = complaint.since.get_or_insert_with(|| began.get(&key).unwrap_or(&now).clone());
+        found.insert(key, since.clone());
+        complaint.fix.get_or_insert_with(|| format!("segue help {}", complaint.code));
+    }
+    *began = found;
 }
 
 #[cfg(test)]

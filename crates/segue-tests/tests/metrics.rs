@@ -373,6 +373,23 @@ fn the_dashboard_and_the_rules_name_metrics_that_exist() {
 }
 
 #[test]
+fn the_dashboard_tells_hosts_with_instances_of_the_same_name_apart() {
+    let text = std::fs::read_to_string(repository().join("contrib/grafana/segue.json")).unwrap();
+    let document: Value = serde_json::from_str(&text).expect("JSON");
+    let variables = document["templating"]["list"].as_array().unwrap();
+    assert!(variables.iter().any(|variable| variable["name"] == "instance"), "{variables:?}");
+    let panels = document["panels"].as_array().unwrap();
+    let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().unwrap());
+    // A table has no legend: what the reasons mean is the same on every host.
+    for target in targets.filter(|target| target["format"] != "table") {
+        let (query, legend) = (target["expr"].as_str().unwrap(), target["legendFormat"].as_str().unwrap());
+        assert!(query.split(" by (").skip(1).all(|labels| labels.starts_with("job, instance, name")), "{query}");
+        assert!(query.split('{').skip(1).all(|labels| labels.starts_with("instance=~\"$instance\",")), "{query}");
+        assert!(legend.starts_with("{{instance}} {{name}}"), "{query}: {legend}");
+    }
+}
+
+#[test]
 fn the_documentation_lists_every_metric() {
     let Some(program) = find_program() else { return skip(test_name!(), "the program is not built") };
     let (begin, end) = ("<!-- metrics: begin -->\n", "<!-- metrics: end -->");

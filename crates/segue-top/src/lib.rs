@@ -11,7 +11,7 @@
 //! # Promises
 //! - Meaning is never in the colour alone: the words say it. Without colours, and in a terminal without UTF-8, all is
 //!   there.
-//! - An instance that does not answer delays no key.
+//! - An instance that does not answer delays no key, and has a line that says so.
 //!
 //! # Limits
 //! It changes nothing, and knows instances only by their control sockets. Histories have at most [`table::HISTORY`]
@@ -28,8 +28,9 @@ use std::thread;
 use std::time::Duration;
 
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
-use segue_control::client;
-use segue_control::model::Instance;
+use segue_control::client::{self, Found};
+use segue_control::error::{Error, Kind};
+use segue_control::model::{Complaint, Instance};
 
 pub use options::{Appearance, Options};
 use table::Table;
@@ -74,9 +75,42 @@ pub fn run(options: &Options) -> io::Result<()> {
 fn poll_instances(interval: Duration) -> Receiver<Vec<Instance>> {
     let (sender, receiver) = mpsc::sync_channel(1);
     thread::spawn(move || {
-        while sender.send(client::all().instances).is_ok() {
+        while sender.send(shown(client::all())).is_ok() {
             thread::sleep(interval);
         }
     });
     receiver
+}
+
+/// Returns the instances that have lines. Those of other users, which may not be asked, have none.
+fn shown(found: Found) -> Vec<Instance> {
+    let own = found.failed.into_iter().filter(|(_, error)| error.kind != Kind::NoPermission);
+    found.instances.into_iter().chain(own.map(|(name, error)| unanswered(name, error))).collect()
+}
+
+/// Returns what is known of an instance that does not answer: its name, and why.
+fn unanswered(name: String, error: Error) -> Instance {
+    let problem = Complaint { what: error.message, why: error.why, fix: Some(error.hint), ..Complaint::default() };
+    Instance { name, health: vec![problem], ..Instance::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::tests::instance;
+
+    #[test]
+    fn an_instance_that_hangs_keeps_a_line_which_says_so_and_one_of_another_user_has_none() {
+        let mut table = Table::default();
+        table.take(shown(Found { instances: vec![instance("sg0", 1.0, &[("sg0", 0)])], failed: Vec::new() }));
+        let hangs = Error::new(Kind::System, "cannot ask sg0", "kill it").why("it did not answer within 3 s");
+        let others = Error::new(Kind::NoPermission, "cannot ask sg1", "sudo segue stat sg1");
+        let failed = vec![("sg0".to_owned(), hangs), ("sg1".to_owned(), others)];
+        table.take(shown(Found { instances: vec![instance("a", 2.0, &[])], failed }));
+        let lines = table.lines().iter().map(|line| (line.name.as_str(), line.state(), line.is_sick()));
+        assert_eq!(lines.collect::<Vec<_>>(), [("a", "ok", false), ("sg0", "cannot ask sg0", true)]);
+        let problem = &table.lines()[1].health[0];
+        assert_eq!(problem.why.as_deref(), Some("it did not answer within 3 s"));
+        assert_eq!((problem.fix.as_deref(), table.lines()[1].rates), (Some("kill it"), None));
+    }
 }

@@ -67,6 +67,7 @@ mod tests {
     fn every_code_that_is_reported_is_explained() {
         let sources = [
             include_str!("../../../segue-control/src/model.rs"),
+            include_str!("../../../segue-service/src/adapter/health.rs"),
             include_str!("../../../segue-service/src/daemon/kernel.rs"),
             include_str!("../../../segue-service/src/daemon/mod.rs"),
             include_str!("../../../segue-service/src/daemon/running.rs"),

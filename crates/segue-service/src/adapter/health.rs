@@ -34,14 +34,21 @@ fn judge(instance: &Instance, nobody_opens: bool) -> Vec<Complaint> {
             0 => "unplugged, or it does not answer".to_owned(),
             id => in_its_place((id >> 16) as u16, id as u16),
         };
-        found.push(("adapter gone".to_owned(), format!("{why}; {then}")));
+        let fix = "segue lan78xx list".to_owned();
+        found.push(complaint("adapter_gone", "adapter gone".to_owned(), format!("{why}; {then}"), fix));
     }
     let (refused, mtu) = (number("refused_mtu"), number("mtu"));
     if refused > 0 {
-        let (name, why) = (&instance.name, format!("the adapter takes {mtu} instead"));
-        found.push((format!("mtu {refused}"), format!("{why}; ip link set dev {name} mtu {mtu}")));
+        let why = format!("the adapter takes {mtu} instead");
+        let fix = format!("sudo ip link set dev {} mtu {mtu}", instance.name);
+        found.push(complaint("adapter_mtu", format!("mtu {refused}"), why, fix));
     }
-    found.into_iter().map(|(what, why)| Complaint { what, why: Some(why), ..Complaint::default() }).collect()
+    found
+}
+
+/// Returns a problem of the adapter, with its code.
+fn complaint(code: &str, what: String, why: String, fix: String) -> Complaint {
+    Complaint { code: code.to_owned(), what, why: Some(why), fix: Some(fix), ..Complaint::default() }
 }
 
 /// Describes a foreign device at the adapter's USB port.
@@ -56,6 +63,8 @@ fn in_its_place(vendor: u16, product: u16) -> String {
 
 #[cfg(test)]
 mod tests {
+    use segue_control::health;
+
     use super::*;
 
     #[test]
@@ -87,6 +96,9 @@ mod tests {
         assert_eq!(judged(&[("gone", 1)], false), ["adapter gone"]);
         assert_eq!(judged(&[], true), [""; 0]);
         assert_eq!(judged(&[("mtu", 9000), ("refused_mtu", 9100)], false), ["mtu 9100"]);
+        let both = complaints_of(&[("gone", 1), ("mtu", 9000), ("refused_mtu", 9100)], false);
+        assert!(both.len() == 2 && both.iter().all(|one| health::find(&one.code).is_some()), "{both:?}");
+        assert_eq!(both[1].fix.as_deref(), Some("sudo ip link set dev lan0 mtu 9000"));
         let (near, far) = UnixStream::pair().unwrap();
         let complain = complaints(Some(near));
         let port = segue_control::model::Port { numbers: [("gone".to_owned(), 1)].into(), ..Default::default() };

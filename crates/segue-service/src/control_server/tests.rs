@@ -90,6 +90,47 @@ fn one_request_gets_one_answer_and_garbage_an_error() {
 }
 
 #[test]
+fn a_problem_began_at_the_look_that_found_it_first() {
+    let mut began = BTreeMap::new();
+    let mut look = |second: u64, found: &[&str]| {
+        let problem = |name: &&str| Complaint { what: format!("{name} is down"), ..Complaint::default() };
+        let mut health: Vec<Complaint> = found.iter().map(problem).collect();
+        complete(&mut health, &mut began, SystemTime::UNIX_EPOCH + Duration::from_secs(second));
+        health.into_iter().filter_map(|problem| problem.since).collect::<Vec<_>>()
+    };
+    let times: Vec<String> =
+        (0..5).map(|second| units::rfc3339(SystemTime::UNIX_EPOCH + Duration::from_secs(second))).collect();
+    let at = |second: usize| times[second].clone();
+    assert_eq!(look(1, &["e0"]), [at(1)]);
+    assert_eq!(look(2, &["e1", "e0"]), [at(2), at(1)]);
+    assert_eq!(look(3, &["e1"]), [at(2)]);
+    assert_eq!(look(4, &["e1", "e0"]), [at(2), at(4)], "one that ended begins anew");
+    let mut known = [Complaint { since: Some(at(0)), fix: Some("mend it".to_owned()), ..Complaint::default() }];
+    complete(&mut known, &mut began, SystemTime::now());
+    assert_eq!(
+        (known[0].since.as_ref(), known[0].fix.as_deref()),
+        (times.first(), Some("mend it")),
+        "it says it itself"
+    );
+}
+
+#[test]
+fn every_problem_that_is_answered_says_when_it_began_and_what_to_do() {
+    let directory = Directory::new("problems");
+    let bound = Bound::in_directory(&directory.0, "sg0", "--name NAME").unwrap();
+    let path = bound.file().path.clone();
+    let problem = Complaint { what: "no packet moves".into(), code: "stuck".into(), ..Complaint::default() };
+    let state = move || Instance { health: vec![problem.clone()], ..Instance::default() };
+    let server = bound.serve(Vec::new(), state, None).unwrap();
+    let answered = || request(&path, b"{\"get\":\"stat\"}\n")["instance"]["health"][0].clone();
+    let first = answered();
+    assert!(first["since"].is_string() && first["fix"] == "segue help stuck", "{first}");
+    thread::sleep(Duration::from_millis(1100));
+    assert_eq!(answered(), first, "it is the same problem");
+    server.stop();
+}
+
+#[test]
 fn silent_clients_hold_up_neither_others_nor_the_end() {
     let directory = Directory::new("silent");
     let (server, path) = directory.serve();

@@ -45,12 +45,17 @@ struct State {
     remotes: VecDeque<IpAddr>,
     /// Number of refused table changes.
     refused: u64,
-    /// Number of peers of the last whole table that were refused.
-    refused_peers: u64,
-    /// The first refused peers of the last whole table.
-    refused_named: Vec<RefusedPeer>,
+    /// The peers of the last whole table that were refused, except those that were added or replaced since.
+    refused_peers: Vec<RefusedPeer>,
     /// Reason why the file of the table was refused, if nothing has changed since.
     file_refused: Option<String>,
+}
+
+impl State {
+    /// Returns the refused peers that are named.
+    fn refused_named(&self) -> Vec<RefusedPeer> {
+        self.refused_peers.iter().take(MOST_NAMED).cloned().collect()
+    }
 }
 
 /// The keeper of a tunnel's peer table.
@@ -110,39 +115,33 @@ impl Keeper {
     }
 
     fn try_change(&self, state: &mut State, change: Change) -> Result<Changes, Error> {
-        let (generation, wanted) = match change {
+        match change {
             Change::Keep(why) => {
                 state.file_refused = Some(why);
                 let unchanged = state.entries.len() as u64;
-                return Ok(Changes { generation: state.generation, unchanged, ..Changes::default() });
+                Ok(Changes { generation: state.generation, unchanged, ..Changes::default() })
             }
             Change::Sync(table) => {
                 let generation = table.generation;
-                let (wanted, mut refused) = self.sort_out(table)?;
-                let mut changes = self.apply(state, generation, wanted)?;
-                (changes.refused, state.refused_peers) = (refused.len() as u64, refused.len() as u64);
-                refused.truncate(MOST_NAMED);
-                state.refused_named.clone_from(&refused);
-                changes.refused_peers = refused;
-                return Ok(changes);
+                let (wanted, refused) = self.sort_out(table)?;
+                let changes = self.apply(state, generation, wanted)?;
+                state.refused_peers = refused;
+                let refused = state.refused_peers.len() as u64;
+                Ok(Changes { refused, refused_peers: state.refused_named(), ..changes })
             }
             Change::Add(peers) => {
+                let keys = keys(&peers);
                 let added = self.entries(peers)?;
                 if let Some(key) = added.keys().find(|key| state.entries.contains_key(key)) {
                     return Err(Error::new(Kind::Conflict, format!("{key} is in the table"), "segue peer replace ...")
                         .why("a prefix has one peer"));
                 }
-                (None, merged(state, added))
+                self.supply(state, &keys, added)
             }
             Change::Replace(peers) => {
-                let keys: HashSet<String> = peers.iter().map(Peer::key).collect();
-                let wanted = merged(state, self.entries(peers)?);
-                let changes = self.apply(state, None, wanted)?;
-                // What was refused before is replaced too.
-                let before = state.refused_named.len();
-                state.refused_named.retain(|refused| !keys.contains(&refused.key));
-                state.refused_peers -= (before - state.refused_named.len()) as u64;
-                return Ok(changes);
+                let keys = keys(&peers);
+                let entries = self.entries(peers)?;
+                self.supply(state, &keys, entries)
             }
             Change::Del(keys) => {
                 let mut left = plain(state);
@@ -162,10 +161,21 @@ impl Keeper {
                         .why("no peer has exactly this prefix or Ethernet address"));
                     }
                 }
-                (None, left)
+                self.apply(state, None, left)
             }
-        };
-        self.apply(state, generation, wanted)
+        }
+    }
+
+    /// Adds or replaces single entries, which come in the place of refused ones with the same keys.
+    fn supply(
+        &self,
+        state: &mut State,
+        keys: &HashSet<String>,
+        entries: BTreeMap<Key, Peer>,
+    ) -> Result<Changes, Error> {
+        let changes = self.apply(state, None, merged(state, entries))?;
+        state.refused_peers.retain(|refused| !keys.contains(&refused.key));
+        Ok(changes)
     }
 
     /// Checks the peers of a table one by one, and accepts only the first of several with the same key. Returns the
@@ -259,8 +269,7 @@ impl Keeper {
             prefixes: state.prefixes.clone(),
             remotes: state.remotes.clone(),
             // Those that are refused stay so when single peers change.
-            refused_peers: state.refused_peers,
-            refused_named: state.refused_named.clone(),
+            refused_peers: state.refused_peers.clone(),
             refused: state.refused,
             ..State::default()
         };
@@ -321,7 +330,7 @@ impl Keeper {
             let counters = Shown { sent_packets, sent_bytes, received_packets, received_bytes };
             ListedPeer { peer: entry.peer.clone(), counters }
         };
-        let refused_peers = state.refused_named.clone();
+        let refused_peers = state.refused_named();
         Listed { generation: state.generation, peers: state.entries.values().map(listed).collect(), refused_peers }
     }
 
@@ -337,8 +346,8 @@ impl Keeper {
                 Some(path) if path.is_on() => state.changed,
                 _ => self.sender.in_force(),
             },
-            refused_peers: state.refused_peers,
-            refused_named: state.refused_named.clone(),
+            refused_peers: state.refused_peers.len() as u64,
+            refused_named: state.refused_named(),
             file_refused: state.file_refused.clone(),
             ..self.rules.summary()
         }
@@ -356,8 +365,8 @@ impl Keeper {
                 ..complaint
             });
         }
-        let first = state.refused_named.first()?;
-        let count = state.refused_peers;
+        let first = state.refused_peers.first()?;
+        let count = state.refused_peers.len();
         let which =
             if count == 1 { "a peer of the table is".to_owned() } else { format!("{count} peers of the table are") };
         Some(Complaint {
@@ -388,6 +397,11 @@ impl Keeper {
     }
 }
 
+/// Returns the keys of these peers as they are given.
+fn keys(peers: &[Peer]) -> HashSet<String> {
+    peers.iter().map(Peer::key).collect()
+}
+
 /// Returns the peers of the present table.
 fn plain(state: &State) -> BTreeMap<Key, Peer> {
     state.entries.iter().map(|(key, entry)| (*key, entry.peer.clone())).collect()
@@ -402,7 +416,7 @@ fn merged(state: &State, changed: BTreeMap<Key, Peer>) -> BTreeMap<Key, Peer> {
 
 fn table(state: &State) -> peers::Table {
     let peers = state.entries.values().map(|entry| entry.peer.clone()).collect();
-    peers::Table { generation: Some(state.generation), peers, unread: state.refused_named.clone() }
+    peers::Table { generation: Some(state.generation), peers, unread: state.refused_named() }
 }
 
 #[cfg(test)]

@@ -191,6 +191,42 @@ fn a_wrong_entry_is_refused_by_its_number_and_the_rule_and_costs_no_other() {
 }
 
 #[test]
+fn a_peer_that_is_added_for_a_refused_one_ends_the_complaint_about_it() {
+    let keeper = keeper();
+    let bad = TWO.replace("198.18.0.3", "198.18.0.1");
+    sync(&keeper, &format!(r#"{{"peers":[{ONE},{bad}]}}"#)).unwrap();
+    let [wrong, two] = [bad.as_str(), TWO].map(|text| document(&format!(r#"{{"peers":[{text}]}}"#)).peers);
+    keeper.change(Change::Add(wrong)).unwrap_err();
+    assert_eq!(keeper.summary().refused_peers, 1);
+    keeper.change(Change::Add(two)).unwrap();
+    let summary = keeper.summary();
+    assert_eq!((summary.refused_peers, summary.refused_named, keeper.complaint()), (0, Vec::new(), None));
+}
+
+#[test]
+fn of_very_many_refused_peers_the_next_ones_are_named_when_the_first_are_replaced() {
+    let keeper = keeper();
+    let entry = |number: usize, remote: &str| {
+        format!(r#"{{"prefix":"198.19.{number}.0/24","remote":"{remote}","encap":"gue"}}"#)
+    };
+    let count = MOST_NAMED + 5;
+    let bad: Vec<String> = (0..count).map(|number| entry(number, "198.18.0.1")).collect();
+    let done = sync(&keeper, &format!(r#"{{"peers":[{}]}}"#, bad.join(","))).unwrap();
+    assert_eq!((done.refused, done.refused_peers.len()), (count as u64, MOST_NAMED));
+    let replace = |numbers: std::ops::Range<usize>| {
+        let good: Vec<String> = numbers.map(|number| entry(number, "198.18.0.2")).collect();
+        keeper.change(Change::Replace(document(&format!(r#"{{"peers":[{}]}}"#, good.join(","))).peers)).unwrap();
+    };
+    replace(0..MOST_NAMED);
+    let (summary, complaint) = (keeper.summary(), keeper.complaint().expect("five are refused"));
+    let named: Vec<u64> = summary.refused_named.iter().map(|refused| refused.number).collect();
+    assert_eq!((summary.refused_peers, named), (5, vec![101, 102, 103, 104, 105]));
+    assert!(complaint.what.starts_with("5 peers") && complaint.why.unwrap().contains("198.19.100.0/24"));
+    replace(MOST_NAMED..count);
+    assert_eq!((keeper.summary().refused_peers, keeper.complaint()), (0, None));
+}
+
+#[test]
 fn a_remote_is_the_end_of_a_tunnel_and_not_link_local() {
     let keeper = keeper();
     for text in [
