@@ -8,7 +8,8 @@ use std::net::TcpListener;
 use common::{Agent, Relay, lease, until, with_etcd};
 use segue_fleet::event::Event;
 
-const CONFIG: &str = r#"{"Network":"198.19.0.0/16","SubnetLen":24,"Backend":{"Type":"vxlan","VNI":1}}"#;
+/// The agents choose their subnets between those that the tests give away.
+const CONFIG: &str = r#"{"Network":"198.19.0.0/16","SubnetLen":24,"SubnetMin":"198.19.100.0","SubnetMax":"198.19.199.0","Backend":{"Type":"vxlan","VNI":1}}"#;
 
 #[test]
 fn an_agent_leases_a_subnet_and_follows_the_others() {
