@@ -108,6 +108,8 @@ pub(crate) struct Lanes {
     lanes: Vec<Lane>,
     pool: Pool<RecordBytes>,
     now: Nanos,
+    /// Time of the last record of each interface.
+    last: BTreeMap<u32, Nanos>,
     uses: u64,
     done: GroCounts,
     findings: Vec<Finding>,
@@ -193,6 +195,7 @@ impl Lanes {
             lanes: Vec::new(),
             pool: Pool::new(256),
             now: Nanos(0),
+            last: BTreeMap::new(),
             uses: 0,
             done: GroCounts::default(),
             findings: Vec::new(),
@@ -212,7 +215,7 @@ impl Lanes {
         mut each: impl FnMut(Released),
     ) -> Result<(), Bypass> {
         if let Some(nanos) = record.nanos {
-            self.advance(Nanos(nanos), &mut each);
+            self.advance(record.interface, Nanos(nanos), &mut each);
         }
         self.expire(&mut each);
         let aside = match link::start(record.link, record.data()) {
@@ -303,6 +306,7 @@ impl Lanes {
     pub(crate) fn forget(&mut self, each: impl FnMut(Released)) {
         self.flush(each);
         self.now = Nanos::ZERO;
+        self.last.clear();
         for lane in self.lanes.drain(..) {
             self.done.add(lane.gro.stats());
         }
@@ -320,10 +324,12 @@ impl Lanes {
         self.pool.put(packet);
     }
 
-    /// Sets the time to that of a record. Where timestamps go back by up to the hold time, time stands still. Further
-    /// back another clock begins, by which no wait of what is held can be measured, so all of it is released.
-    fn advance(&mut self, time: Nanos, each: &mut impl FnMut(Released)) {
-        if time + self.config.hold < self.now {
+    /// Sets the time to that of a record. Where timestamps go back, time stands still, as where the records of several
+    /// interfaces are not in order. Where those of one interface go back by more than the hold time another clock
+    /// begins, by which no wait of what is held can be measured, so all of it is released.
+    fn advance(&mut self, interface: u32, time: Nanos, each: &mut impl FnMut(Released)) {
+        let last = self.last.insert(interface, time);
+        if last.is_some_and(|last| time + self.config.hold < last) {
             self.flush(&mut *each);
             self.now = time;
         }

@@ -191,9 +191,8 @@ impl Splitter {
             *self.counts.refused.entry(why.name()).or_default() += 1;
             return self.single(record, frame, sink);
         }
-        let is_bad = |f: &&Finding| f.verdict == Verdict::Bad;
-        let wrong = self.findings.iter().filter(is_bad).count() as u64;
-        let bad = self.findings.iter().find(is_bad).copied();
+        let wrong = wrong(&self.findings).count() as u64;
+        let bad = self::wrong(&self.findings).next().copied();
         let mut packet = frame.packet();
         let kind =
             if frame.layout.transport().is_some_and(|h| h.kind == Kind::Tcp) { GsoKind::Tcp } else { GsoKind::Udp };
@@ -333,11 +332,17 @@ impl Splitter {
     }
 }
 
+/// Returns the wrong checksums of a train. That of GRE says nothing where the one inside is unfinished: Linux fills in
+/// neither (`gre_build_header`, `gre_gro_complete`).
+fn wrong(findings: &[Finding]) -> impl Iterator<Item = &Finding> {
+    let is_unfinished = findings.iter().any(|f| f.verdict == Verdict::Unfinished);
+    findings.iter().filter(move |f| f.verdict == Verdict::Bad && !(is_unfinished && f.layer == Layer::Gre))
+}
+
 /// Returns the reason why a packet with a wrong checksum of a tunnel or of an IPv4 header is not cut: those of its
 /// segments are computed anew, and would be right.
 fn recomputed(findings: &[Finding]) -> Option<Refusal> {
-    let mut bad = findings.iter().filter(|f| f.verdict == Verdict::Bad);
-    bad.find_map(|f| match f.layer {
+    wrong(findings).find_map(|f| match f.layer {
         Layer::Ipv4 => Some(Refusal::IpChecksum),
         _ => f.is_outer.then_some(Refusal::Unverified),
     })

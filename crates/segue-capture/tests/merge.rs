@@ -116,6 +116,27 @@ fn the_hold_time_is_kept_after_a_time_stamp_far_ahead() {
 }
 
 #[test]
+fn interfaces_whose_records_are_not_in_order_do_not_end_each_others_trains() {
+    let head = PcapHeader { order: Order::NATIVE, nanos: true, snaplen: 0, link: u32::from(link::RAW) };
+    let interface = interface_block(Order::NATIVE, &head.interface());
+    let start = [section_block(Order::NATIVE, &[]), interface.clone(), interface].concat();
+    let mut writer = Writer::new(start, Format::Pcapng);
+    let mut senders = [1, 2].map(|port| Sender::tcp(Ip::V4(V4::new(1, 1, 2)), port, 7, vec![]));
+    // The first interface is 20 ms ahead.
+    for n in 0..8 {
+        for (interface, sender) in (0..).zip(&mut senders) {
+            let data = sender.send(1000, 0).bytes();
+            let ticks = Some(1_700_000_000_000_000_000 + 100_000 * n + 20_000_000 * (1 - u64::from(interface)));
+            let len = data.len() as u32;
+            writer.packet(&Outgoing { interface, ticks, len, data: &[&data], options: &[] }).unwrap();
+        }
+    }
+    let file = writer.finish().unwrap();
+    let (_, report) = merge(&file, Format::Pcapng, &merging(with(Profile::Strict, 1000))).unwrap();
+    assert_eq!(report.gro.trains, 2, "{report:?}");
+}
+
+#[test]
 fn with_profile_lro_every_packet_is_accounted_for_and_nothing_is_wrong() {
     let (mut swallowed, mut trains) = (0, 0);
     let mut rng = Rng::new(11);

@@ -239,7 +239,7 @@ fn run(mut dumpcap: Command, cutter: Option<Command>, fifo: &str) -> Result<(), 
     // They are blocked from now on, which programs inherit: segue reads them all the same, and dumpcap would not.
     let mut signals = Signals::new().map_err(failed)?;
     let input = dumpcap.stdout.take().map_or_else(Stdio::null, Stdio::from);
-    let mut capture = Capture { dumpcap, cutter: None, is_stopped: false };
+    let mut capture = Capture { dumpcap, cutter: None, is_stopped: false, kill_at: None };
     if let Some(mut split) = cutter {
         let started = split.args(["-", fifo]).stdin(input).stderr(stderr()?).spawn();
         capture.cutter = Some(started.inspect_err(|_| drop(capture.dumpcap.kill())).map_err(|error| {
@@ -255,6 +255,9 @@ fn run(mut dumpcap: Command, cutter: Option<Command>, fifo: &str) -> Result<(), 
     Err(Error::new(Kind::System, message, "dumpcap -D").why("dumpcap captures for Wireshark, and for this"))
 }
 
+/// Time from a signal until what has not ended is killed; Wireshark kills this process 30 s after its signal.
+const GRACE: Duration = Duration::from_secs(10);
+
 /// The programs of a running capture.
 struct Capture {
     dumpcap: Child,
@@ -262,6 +265,8 @@ struct Capture {
     cutter: Option<Child>,
     /// Whether a signal has ended the capture.
     is_stopped: bool,
+    /// The time at which what a signal should have ended is killed.
+    kill_at: Option<Instant>,
 }
 
 impl Capture {
@@ -283,6 +288,10 @@ impl Capture {
                 _ => {}
             }
             before = cut;
+            if self.kill_at.is_some_and(|at| Instant::now() >= at) {
+                self.dumpcap.kill()?;
+                self.cutter.as_mut().map_or(Ok(()), Child::kill)?;
+            }
             poll(&[(signals.as_fd(), Want::Read)], Duration::from_secs(1))?;
         }
     }
@@ -295,6 +304,7 @@ impl Capture {
                 continue;
             }
             self.is_stopped = true;
+            self.kill_at.get_or_insert(Instant::now() + GRACE);
             if self.dumpcap.try_wait()?.is_none() {
                 kill(self.dumpcap.id() as Pid, number)?;
             }
