@@ -3,16 +3,15 @@
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, lchown};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use segue_control::error::{Error, Kind};
 use segue_control::place::NOT_FOR_CONTROL;
-use segue_host::sys::{connect_path, euid, with_umask};
+use segue_host::sys::{euid, with_umask};
 
 use super::spec::Spec;
 use crate::report::Report;
@@ -106,28 +105,14 @@ pub(super) fn free(path: &Path) -> Result<Found, Error> {
         return Err(Error::new(Kind::InUse, text, "another path: vhost:/run/segue/vm1.vhost")
             .why("a file that is no socket is not replaced"));
     }
-    // Without a wait for room in the queue of a listener that accepts nothing.
-    let is_left = || connect_path(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
-    if !is_listed(path) && is_left() {
+    // A datagram socket cannot be connected to a stream socket. The kernel says so without a connection, which the port
+    // of a guest that runs would take for a front end, or that no process has the file's socket (`unix_find_bsd`).
+    let probe = UnixDatagram::unbound().and_then(|probe| probe.connect(path));
+    if probe.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
         return Ok(Found::Left);
     }
     let hint = format!("another path, or the front end as the server: vhost:{shown},client\nss -xlp src {shown}");
     Err(Error::new(Kind::InUse, format!("another process listens at {shown}"), hint).why("one guest has one port"))
-}
-
-/// Returns whether a process of this network namespace listens at the path, by the kernel's list (proc_pid_net(5)). A
-/// connection would tell too, but the port of a guest that runs would take it for a front end.
-fn is_listed(path: &Path) -> bool {
-    /// The flags of a socket that listens (`__SO_ACCEPTCON`).
-    const LISTENS: &[u8] = b"00010000";
-    let list = fs::read("/proc/net/unix").unwrap_or_default();
-    path.is_absolute()
-        && list.split(|byte| *byte == b'\n').any(|line| {
-            // A path may have spaces.
-            let front = line.strip_suffix(path.as_os_str().as_bytes()).unwrap_or_default();
-            let mut fields = front.split(|byte| *byte == b' ').filter(|field| !field.is_empty());
-            fields.nth(3) == Some(LISTENS) && fields.count() == 3
-        })
 }
 
 /// Returns the ids of `USER`, `USER:GROUP` or `:GROUP`, each by name or by number.
@@ -163,6 +148,8 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc;
     use std::{env, process};
+
+    use segue_host::sys::connect_path;
 
     use super::*;
 
@@ -302,8 +289,10 @@ mod tests {
         listener.set_nonblocking(true).unwrap();
         assert_eq!(free(&path).unwrap_err().kind, Kind::InUse);
         assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
-        assert!(is_listed(&path));
-        assert!(!is_listed(Path::new("/vm with spaces.sock")), "the path of the socket only ends so");
+        // Its path is now that of a socket which no process has, and which the kernel lists by the same name.
+        fs::rename(&path, folder.0.join("elsewhere")).unwrap();
+        drop(UnixListener::bind(&path).unwrap());
+        assert_eq!(free(&path).unwrap(), Found::Left);
     }
 
     #[test]
