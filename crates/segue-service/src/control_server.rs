@@ -377,7 +377,7 @@ struct Service {
     next_client: Instant,
     samples: VecDeque<(Instant, Instance)>,
     next_sample: Instant,
-    /// Time at which each problem was first found, by its code and description.
+    /// Time at which each problem was first found, as [`complete`] has it.
     began: BTreeMap<(String, String), String>,
     snapshot: Box<dyn Fn() -> Instance + Send>,
     knobs: Box<dyn KnobControl + Send>,
@@ -421,6 +421,10 @@ impl Service {
             }
             let mut kept = Vec::with_capacity(count);
             for (mut client, ready) in std::mem::take(&mut self.clients).into_iter().zip(&ready[1..]) {
+                if *ready {
+                    // Each answer takes time of its own, most of all while a packet loop is in a long round.
+                    self.knobs.beat();
+                }
                 let goes_on = now < client.until && (!ready || self.step(&mut client));
                 if goes_on {
                     kept.push(client);
@@ -501,12 +505,14 @@ impl Service {
 }
 
 /// Completes the problems of an instance. One that does not say when it began did so at the look that found it first;
-/// `began` has the times of the last look's problems. One without a remedy refers to the help on its code.
+/// `began` has the times of the last look's problems, by code and by what is said behind a number in front, which may
+/// change while a problem lasts. One without a remedy refers to the help on its code.
 fn complete(health: &mut [Complaint], began: &mut BTreeMap<(String, String), String>, now: SystemTime) {
     let now = units::rfc3339(now);
     let mut found = BTreeMap::new();
     for complaint in health {
-        let key = (complaint.code.clone(), complaint.what.clone());
+        let what = complaint.what.trim_start_matches(|at: char| at.is_ascii_digit());
+        let key = (complaint.code.clone(), what.to_owned());
         let since = complaint.since.get_or_insert_with(|| began.get(&key).unwrap_or(&now).clone());
         found.insert(key, since.clone());
         complaint.fix.get_or_insert_with(|| format!("segue help {}", complaint.code));

@@ -331,8 +331,9 @@ impl Watch {
         tick: Duration,
     ) -> Option<Stall> {
         let packets = self.heartbeat.of(Thread::Packets).load(Ordering::Relaxed);
-        // After the number, so that nothing of an earlier round counts.
         let main = read(self.stat.as_ref());
+        // Processor time counts only where the number is the same before and after it is read: of no other round.
+        let is_same = self.heartbeat.of(Thread::Packets).load(Ordering::Relaxed) == packets;
         if main.is_some_and(|main| main.is_traced) {
             // A debugger holds it.
             self.seen.fill(LastBeat::default());
@@ -349,7 +350,8 @@ impl Watch {
             };
             let cpu = main.filter(|_| thread == Thread::Packets).map(|main| main.cpu);
             let seen = &mut self.seen[thread.place()];
-            if number != seen.number || matches!(number, NOT_BEGUN | OVER) {
+            let is_new = number != seen.number || thread == Thread::Packets && !is_same;
+            if is_new || matches!(number, NOT_BEGUN | OVER) {
                 *seen = LastBeat { number, cpu, wall: Duration::ZERO };
                 return None;
             }
@@ -520,6 +522,12 @@ mod tests {
         assert_eq!(watch.check_by(|_| used(LIMITS.cpu), TICK, TICK), None);
         let found = watch.check_by(|_| used(2 * LIMITS.cpu), TICK, TICK);
         assert_eq!(found, Some(Stall { thread: Thread::Packets, how: How::Cpu(LIMITS.cpu) }));
+        let much_later = |_: Option<&File>| {
+            heartbeat.beat(Thread::Packets);
+            heartbeat.wait(Thread::Packets);
+            used(9 * LIMITS.cpu)
+        };
+        assert_eq!(watch.check_by(much_later, TICK, TICK), None, "used in the rounds between the two reads");
     }
 
     #[test]

@@ -138,6 +138,7 @@ impl<T: Transport> Driver<T> {
     pub(super) fn forget_halts(&mut self) {
         (self.interrupt_halted, self.interrupt_clears) = (false, 0);
         (self.halted_since, self.next_clear) = (None, None);
+        (self.rx.clears, self.tx.clears) = (0, 0);
     }
 
     /// Counts a failed register access. The device is given up if it is gone, and also if it does not answer: each

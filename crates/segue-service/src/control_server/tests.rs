@@ -105,6 +105,12 @@ fn a_problem_began_at_the_look_that_found_it_first() {
     assert_eq!(look(2, &["e1", "e0"]), [at(2), at(1)]);
     assert_eq!(look(3, &["e1"]), [at(2)]);
     assert_eq!(look(4, &["e1", "e0"]), [at(2), at(4)], "one that ended begins anew");
+    let mut counted = |second: u64, what: &str| {
+        let mut health = [Complaint { what: what.to_owned(), ..Complaint::default() }];
+        complete(&mut health, &mut began, SystemTime::UNIX_EPOCH + Duration::from_secs(second));
+        health[0].since.take().unwrap()
+    };
+    assert_eq!([(1, "5 routes"), (2, "16 routes")].map(|(second, what)| counted(second, what)), [at(1), at(1)]);
     let mut known = [Complaint { since: Some(at(0)), fix: Some("mend it".to_owned()), ..Complaint::default() }];
     complete(&mut known, &mut began, SystemTime::now());
     assert_eq!(

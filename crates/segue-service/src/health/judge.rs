@@ -14,7 +14,7 @@ use crate::reasons;
 pub(super) fn judge(monitored: &Monitored, flow: &Flow, evidence: &Evidence, now: Instant) -> Vec<Complaint> {
     let mut found = Vec::new();
     found.extend(interface(monitored, evidence));
-    let problems = path_problems(monitored, evidence);
+    let problems = path_problems(monitored, flow, evidence);
     let has_path = problems.is_empty();
     found.extend(problems);
     if has_path {
@@ -49,8 +49,10 @@ fn interface(monitored: &Monitored, evidence: &Evidence) -> Option<Complaint> {
     })
 }
 
-/// Returns the problems of the paths to the remotes: link, local address, route, neighbour.
-fn path_problems(monitored: &Monitored, evidence: &Evidence) -> Vec<Complaint> {
+/// Returns the problems of the paths to the remotes: link, local address, route, neighbour. That a route leads back into
+/// the tunnel is not believed while probes are answered: rules of routing may tell the tunnel's datagrams, by port or
+/// mark, from what the kernel was asked for.
+fn path_problems(monitored: &Monitored, flow: &Flow, evidence: &Evidence) -> Vec<Complaint> {
     let view = &evidence.view;
     let of_table = view.owner(monitored).and_then(|index| view.links.get(&index));
     if let Some(link) = of_table {
@@ -58,6 +60,7 @@ fn path_problems(monitored: &Monitored, evidence: &Evidence) -> Vec<Complaint> {
         let trouble = link_trouble(link, role).or_else(|| address_trouble(monitored, view));
         return trouble.into_iter().collect();
     }
+    let leaves = flow.probe == Some(Verdict::Answers) && flow.last_reply.is_some();
     let mut found: Vec<Complaint> = Vec::new();
     for remote in &monitored.remotes {
         let Some((last, has_route)) = view.paths.get(remote) else { continue };
@@ -65,7 +68,9 @@ fn path_problems(monitored: &Monitored, evidence: &Evidence) -> Vec<Complaint> {
         let trouble = link
             .and_then(|link| link_trouble(link, |is_here| carries(*remote, is_here)))
             .or_else(|| address_trouble(monitored, view))
-            .or_else(|| view.loops.get(remote).map(|into| route_loop(monitored, *remote, *into, view)))
+            .or_else(|| {
+                view.loops.get(remote).filter(|_| !leaves).map(|into| route_loop(monitored, *remote, *into, view))
+            })
             .or_else(|| (!has_route).then(|| no_route(monitored, *remote, view)))
             .or_else(|| {
                 let path = last.filter(|path| path.has_failed)?;

@@ -127,6 +127,11 @@ fn a_route_into_the_tunnel_itself_is_named_with_the_way_of_before() {
     assert_eq!(judged(routed), one("via 198.18.0.9 dev wan0"));
     assert_eq!(judged(by_ipv6), one("via inet6 fe80::9 dev e0"));
     assert_eq!(judged(from_the_start), one("via ROUTER dev e0"));
+    let (mut evidence, now) = (Evidence { view: view(), ..Evidence::default() }, Instant::now());
+    looped(&mut evidence.view);
+    let mut flow = Flow::default();
+    (flow.probe, flow.last_reply) = (Some(Verdict::Answers), Some(now));
+    assert_eq!(judge(&monitored(), &flow, &evidence, now), [], "a rule for its port leads its datagrams out");
 }
 
 #[test]
