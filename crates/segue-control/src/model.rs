@@ -16,8 +16,6 @@ pub const SCHEMA: &str = "segue.stat/1";
 /// The drop reason that the kernel counts: a datagram with a wrong outer UDP checksum, or without one where one is
 /// required. The kernel counts all sockets of the network namespace together.
 pub const OUTER_CSUM: &str = "outer_csum";
-/// Reason of a bridge that has no port to flood a frame to.
-const NO_PORT: &str = "bridge_no_port";
 
 /// The number of packets that the kernel dropped at the interface of a tunnel, mostly because its queue was full: the
 /// tunnel never read them. They are no drops of the instance, since TCP fills a queue until it overflows.
@@ -478,8 +476,7 @@ impl Instance {
         }
         let too_big: u64 = ["too_big", "gso_too_big"].iter().filter_map(|reason| drops.remove(reason)).sum();
         let outer_csum = drops.remove(OUTER_CSUM).unwrap_or(0);
-        // Without a port to flood to nothing is lost that had a destination.
-        drops.remove(NO_PORT);
+        drops.remove("bridge_no_port"); // It had no destination.
         let all: u64 = drops.values().sum();
         let received: u64 = recent.ports.values().map(|port| port.receive.wire_packets()).sum();
         let most = drops.into_iter().max_by_key(|(_, count)| *count).map_or("", |(reason, _)| reason);

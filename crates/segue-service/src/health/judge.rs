@@ -49,9 +49,9 @@ fn interface(monitored: &Monitored, evidence: &Evidence) -> Option<Complaint> {
     })
 }
 
-/// Returns the problems of the paths to the remotes: link, local address, route, neighbour. That a route leads back into
-/// the tunnel is not believed while probes are answered: rules of routing may tell the tunnel's datagrams, by port or
-/// mark, from what the kernel was asked for.
+/// Returns the problems of the paths to the remotes: link, local address, route, neighbour. That a route leads back
+/// into the tunnel is not believed while probes are answered: rules of routing may tell the tunnel's datagrams, by port
+/// or mark, from what the kernel was asked for.
 fn path_problems(monitored: &Monitored, flow: &Flow, evidence: &Evidence) -> Vec<Complaint> {
     let view = &evidence.view;
     let of_table = view.owner(monitored).and_then(|index| view.links.get(&index));
