@@ -284,6 +284,18 @@ fn far(config: Config, far: &Far) -> (Driver<Meddled<Far>>, RxBatch) {
     (driver, rx)
 }
 
+/// Returns what [`far`] does, with a frame in a transfer that the device does not give back.
+fn far_with_a_frame(config: Config) -> (Driver<Meddled<Far>>, RxBatch) {
+    let it = Far::default();
+    let (mut driver, mut rx) = far(config, &it);
+    it.keeps.set(true);
+    let mut tx = TxBatch::new();
+    let packet = load(&mut rx, &datagram(true, 1, 900), Csum::Unknown);
+    assert!(tx.push(packet, driver.limits()).is_ok());
+    driver.transmit(&mut tx).unwrap();
+    (driver, rx)
+}
+
 #[test]
 fn a_phy_that_is_never_ready_blocks_for_a_second_at_a_time_and_is_given_up() {
     for (mode, config) in modes(Speed::Super) {
@@ -403,13 +415,7 @@ fn each_frame_of_a_train_that_is_lost_with_its_device_is_counted() {
 #[test]
 fn an_adapter_that_is_down_is_not_polled_again_and_again_for_what_it_does_not_give_back() {
     for (mode, config) in modes(Speed::Super) {
-        let it = Far::default();
-        let (mut driver, mut rx) = far(config, &it);
-        it.keeps.set(true);
-        let mut tx = TxBatch::new();
-        let packet = load(&mut rx, &datagram(true, 1, 900), Csum::Unknown);
-        assert!(tx.push(packet, driver.limits()).is_ok());
-        driver.transmit(&mut tx).unwrap();
+        let (mut driver, mut rx) = far_with_a_frame(config);
         driver.down().unwrap();
         driver.usb().sleep(6_000_000_000);
         for _ in 0..3 {
@@ -423,13 +429,7 @@ fn an_adapter_that_is_down_is_not_polled_again_and_again_for_what_it_does_not_gi
 #[test]
 fn a_device_that_gives_no_transfer_back_is_given_up_at_the_second_timeout_of_sending() {
     for (mode, config) in modes(Speed::Super) {
-        let it = Far::default();
-        let (mut driver, mut rx) = far(config, &it);
-        it.keeps.set(true);
-        let mut tx = TxBatch::new();
-        let packet = load(&mut rx, &datagram(true, 1, 900), Csum::Unknown);
-        assert!(tx.push(packet, driver.limits()).is_ok());
-        driver.transmit(&mut tx).unwrap();
+        let (mut driver, mut rx) = far_with_a_frame(config);
         for (number, is_gone) in [(1, false), (2, true)] {
             for _ in 0..51 {
                 driver.usb().sleep(100_000_000);
