@@ -198,8 +198,6 @@ pub(crate) struct Received {
     pub(crate) ttl: Option<u8>,
     /// Length of each merged datagram, or `None` if the kernel merged none.
     pub(crate) segment_len: Option<usize>,
-    /// Number of datagrams that the kernel has dropped on this socket since its creation.
-    pub(crate) overflows: Option<u32>,
 }
 
 impl RecvScratch {
@@ -269,7 +267,6 @@ fn note(received: &mut Received, level: c_int, kind: c_int, data: &[u8]) {
             let address = field::<16>(data, offset_of!(libc::in6_pktinfo, ipi6_addr));
             received.local = address.map(|address| IpAddr::V6(Ipv6Addr::from(address)));
         }
-        (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => received.overflows = field(data, 0).map(u32::from_ne_bytes),
         _ => {}
     }
 }
@@ -364,12 +361,11 @@ mod tests {
         let info = libc::in6_pktinfo { ipi6_addr: libc::in6_addr { s6_addr: v6.octets() }, ipi6_ifindex: 1 };
         control.push(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, info);
         control.push(libc::SOL_UDP, UDP_GRO, SEGMENT_LEN);
-        control.push(libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 9_u32);
         let all = read(&control.bytes[..control.len]);
         assert_eq!((all.tos, all.ttl, all.local), (3, Some(64), Some(IpAddr::V6(v6))));
-        assert_eq!((all.segment_len, all.overflows), (Some(1_448), Some(9)));
+        assert_eq!(all.segment_len, Some(1_448));
         let some = read(&control.bytes[..three]);
-        assert_eq!((some.local, some.segment_len, some.overflows), (Some(IpAddr::V4(v4)), None, None));
+        assert_eq!((some.local, some.segment_len), (Some(IpAddr::V4(v4)), None));
         for len in two..two + size_of::<libc::cmsghdr>() + size_of::<libc::in_pktinfo>() {
             let cut = read(&control.bytes[..len]);
             assert_eq!((cut.tos, cut.ttl, cut.local), (3, Some(64), None), "{len} bytes");

@@ -175,6 +175,7 @@ impl UdpPort {
             peers: peers.into(),
             mtu_sockets,
             mtu_probe: mtu_probe.map(|slot| slot.fd),
+            receiver: Receiver::new(&rx),
             rx,
             strips: false,
             listen,
@@ -189,7 +190,6 @@ impl UdpPort {
             counters: Counters::default(),
             scratch: SendScratch::default(),
             schedule: Schedule::default(),
-            receiver: Receiver::default(),
             #[cfg(test)]
             inject: None,
         })

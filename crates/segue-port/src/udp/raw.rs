@@ -10,14 +10,13 @@
 //! ([`Config::unfinished`](segue::encap::Config::unfinished)).
 
 use std::io;
-use std::mem::swap;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use segue::gso::Limits;
 
 use super::filter;
-use super::receiver::Receiver;
+use super::receiver::{Overflow, Receiver};
 use super::schedule::Schedule;
 use super::sockets::{Slot, Sockets, all_peers, bind, call, missing, mtu_sockets, prepare_sending, set_buffer, slot};
 use super::{Carries, Checksum, OpenError, Source, UdpConfig, UdpOffloads, UdpPort};
@@ -54,7 +53,7 @@ pub struct RawPort {
     /// Protocol numbers, at least one; each has a socket.
     protocols: &'static [u8],
     /// The second receiving socket, with its count of lost packets.
-    other: Option<(OwnedFd, u32)>,
+    other: Option<(OwnedFd, Overflow)>,
     /// An epoll descriptor that is readable while one of both sockets is readable.
     either: Option<OwnedFd>,
 }
@@ -103,6 +102,7 @@ impl RawPort {
         };
         let limits =
             Limits { max_bytes: 65_535, max_segs: 1, max_udp_segs: 1, max_pieces: MAX_IOV - 1, ..Limits::NONE };
+        let receiver = Receiver::new(&rx);
         let port = UdpPort {
             config: as_udp,
             mtu_sockets: mtu_sockets(&as_udp, &peers),
@@ -122,11 +122,16 @@ impl RawPort {
             counters: Counters::default(),
             scratch: SendScratch::default(),
             schedule: Schedule::default(),
-            receiver: Receiver::default(),
+            receiver,
             #[cfg(test)]
             inject: None,
         };
-        Ok(RawPort { port, protocols: config.protocols, other: other.map(|fd| (fd, 0)), either })
+        Ok(RawPort {
+            port,
+            protocols: config.protocols,
+            other: other.map(|fd| (Overflow::of(&fd), fd)).map(|(overflow, fd)| (fd, overflow)),
+            either,
+        })
     }
 
     /// Returns duplicates of the sockets that send, as [`UdpPort::senders`].
@@ -184,10 +189,10 @@ impl Port for RawPort {
 
     fn receive(&mut self, into: &mut RxBatch, budget: usize) -> io::Result<Polled> {
         let first = self.port.receive(into, budget)?;
-        let Some((fd, overflows)) = &mut self.other else { return Ok(first) };
-        self.port.swap_receiving(fd, overflows);
+        let Some((fd, overflow)) = &mut self.other else { return Ok(first) };
+        self.port.swap_receiving(fd, overflow);
         let second = self.port.receive(into, budget);
-        self.port.swap_receiving(fd, overflows);
+        self.port.swap_receiving(fd, overflow);
         Ok(match (first, second?) {
             (Polled::Starved, _) | (_, Polled::Starved) => Polled::Starved,
             (Polled::More, _) | (_, Polled::More) => Polled::More,
@@ -215,13 +220,6 @@ impl Port for RawPort {
     }
 }
 
-impl UdpPort {
-    fn swap_receiving(&mut self, fd: &mut OwnedFd, overflows: &mut u32) {
-        swap(&mut self.rx, fd);
-        swap(self.receiver.overflows_mut(), overflows);
-    }
-}
-
 fn receiving_socket(config: &UdpConfig, protocol: u8) -> Result<OwnedFd, OpenError> {
     let fd = sys::raw_socket(config.local, protocol).map_err(call("socket"))?;
     let (level, name, text) = if config.local.is_ipv4() {
@@ -229,7 +227,6 @@ fn receiving_socket(config: &UdpConfig, protocol: u8) -> Result<OwnedFd, OpenErr
     } else {
         (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, "IPV6_RECVTCLASS")
     };
-    sys::set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1).map_err(call("SO_RXQ_OVFL"))?;
     sys::set_option(fd.as_fd(), level, name, 1).map_err(call(text))?;
     set_buffer(&fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, config.buffer_len);
     bind(&fd, config.at(config.local, 0))?;

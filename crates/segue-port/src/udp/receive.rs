@@ -147,11 +147,8 @@ impl UdpPort {
             LARGE.. => self.receiver.small = 0,
             _ => {}
         }
-        if let Some(overflows) = received.overflows {
-            let more = overflows.wrapping_sub(self.receiver.overflows);
-            self.counters.drops.add_many(Drop::SocketOverflow, u64::from(more));
-            self.receiver.overflows = overflows;
-        }
+        let dropped = self.receiver.overflow.after(self.rx.as_fd(), received.len);
+        self.counters.drops.add_many(Drop::SocketOverflow, u64::from(dropped));
         let reason = match received.len {
             _ if received.truncated => Drop::Truncated,
             filter::MARKER_LEN if self.config.carries != Carries::Other => Drop::RemcsumNoOuterCsum,

@@ -123,7 +123,7 @@ pub(super) fn share_port(fd: &OwnedFd) -> Result<(), OpenError> {
 pub(super) fn receiving_socket(config: &UdpConfig, shares: bool) -> Result<OwnedFd, OpenError> {
     let v4 = config.local.is_ipv4();
     let fd = sys::udp_socket(config.local).map_err(call("socket"))?;
-    let mut options = vec![(libc::SOL_SOCKET, libc::SO_RXQ_OVFL, "SO_RXQ_OVFL")];
+    let mut options = Vec::new();
     if v4 {
         options.push((libc::IPPROTO_IP, libc::IP_RECVTOS, "IP_RECVTOS"));
         if config.local.is_unspecified() {

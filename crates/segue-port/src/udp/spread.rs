@@ -80,6 +80,7 @@ impl UdpPort {
             peers,
             mtu_sockets,
             mtu_probe,
+            receiver: Receiver::new(&rx),
             rx,
             strips,
             listen,
@@ -94,7 +95,6 @@ impl UdpPort {
             counters: crate::port::Counters::default(),
             scratch: SendScratch::default(),
             schedule: Schedule::default(),
-            receiver: Receiver::default(),
             #[cfg(test)]
             inject: None,
         }
