@@ -272,6 +272,8 @@ pub enum How {
     Cpu(Duration),
     /// Wall-clock time that passed without progress.
     Wall(Duration),
+    /// The thread has ended, and others of its process have not: a fault of the kernel's in one of its system calls.
+    Ended,
 }
 
 /// The supervisor's end of the heartbeat.
@@ -350,6 +352,11 @@ impl Watch {
             };
             let cpu = main.filter(|_| thread == Thread::Packets).map(|main| main.cpu);
             let seen = &mut self.seen[thread.place()];
+            if thread == Thread::Packets && number != OVER && main.is_some_and(|main| main.has_ended) {
+                // Where the whole process ends, its supervisor is told meanwhile.
+                seen.wall += passed;
+                return (seen.wall >= LATE).then_some(Stall { thread, how: How::Ended });
+            }
             let is_new = number != seen.number || thread == Thread::Packets && !is_same;
             if is_new || matches!(number, NOT_BEGUN | OVER) {
                 *seen = LastBeat { number, cpu, wall: Duration::ZERO };
@@ -376,6 +383,8 @@ impl Watch {
 pub(crate) struct Usage {
     /// Whether a debugger holds it.
     pub(crate) is_traced: bool,
+    /// Whether it has ended, and nobody has waited for it yet.
+    pub(crate) has_ended: bool,
     /// Processor time.
     pub(crate) cpu: Duration,
     /// The part of it outside the kernel.
@@ -408,7 +417,7 @@ fn usage(line: &str) -> Option<Usage> {
     let [user, system] = [times.next()?, times.next()?];
     let [cpu, user] =
         [user.checked_add(system)?, user].map(|ticks| Duration::from_millis(ticks.saturating_mul(1000 / TICKS)));
-    Some(Usage { is_traced: state == "t", cpu, user })
+    Some(Usage { is_traced: state == "t", has_ended: matches!(state, "Z" | "X"), cpu, user })
 }
 
 #[cfg(test)]

@@ -96,7 +96,7 @@ fn a_round_is_not_stuck_because_the_watching_thread_did_not_run() {
 #[test]
 fn processor_time_of_an_earlier_round_does_not_count_whenever_the_supervisor_did_not_run() {
     let (heartbeat, mut watch) = watch();
-    let used = |cpu: Duration| Some(Usage { is_traced: false, cpu, user: Duration::ZERO });
+    let used = |cpu: Duration| Some(Usage { is_traced: false, has_ended: false, cpu, user: Duration::ZERO });
     heartbeat.beat(Thread::Packets);
     let late = |_: Option<&File>| {
         // Between the two reads the loop gets on, and waits for packets.
@@ -114,6 +114,20 @@ fn processor_time_of_an_earlier_round_does_not_count_whenever_the_supervisor_did
         used(9 * LIMITS.cpu)
     };
     assert_eq!(watch.check_by(much_later, TICK, TICK), None, "used in the rounds between the two reads");
+}
+
+#[test]
+fn a_packet_loop_that_has_ended_without_its_process_is_a_fault_whether_it_waited_or_not() {
+    for number in [4, 4 | WAITS] {
+        let (heartbeat, mut watch) = watch();
+        heartbeat.of(Thread::Packets).store(number, Ordering::Relaxed);
+        let zombie = || usage("7 (segue) Z 1 7 7 0 -1 4227404 262 0 0 0 0 7 0 0 20 0 4");
+        assert_eq!(watch.check_by(|_| zombie(), TICK, TICK), None, "its process may be ending");
+        let found = watch.check_by(|_| zombie(), TICK, TICK);
+        assert_eq!(found, Some(Stall { thread: Thread::Packets, how: How::Ended }), "{number}");
+        heartbeat.over(Thread::Packets);
+        assert_eq!(watch.check_by(|_| zombie(), TICK, TICK), None, "it was done");
+    }
 }
 
 #[test]
@@ -215,7 +229,7 @@ fn a_loop_of_a_further_worker_is_told_by_the_time_that_its_instance_notes() {
 fn a_line_of_the_kernel_is_read_whatever_the_name_holds() {
     let line = "7 (a) R 1) t 1 7 7 0 -1 4194560 107 0 0 0 123 45 0 0 20 0 3 0 99 2 3";
     let [cpu, user] = [1680, 1230].map(Duration::from_millis);
-    assert_eq!(usage(line), Some(Usage { is_traced: true, cpu, user }));
+    assert_eq!(usage(line), Some(Usage { is_traced: true, has_ended: false, cpu, user }));
     for bad in ["", "7 (a", "7 (a) R", "7 (a) R 1 7 7 0 -1 4194560 107 0 0 0 x 45"] {
         assert_eq!(usage(bad), None, "{bad}");
     }

@@ -195,9 +195,14 @@ fn stalled(name: &str, Stall { thread, how }: Stall) -> Error {
             format!("{name}: the {thread} used {:.1} s of processor time without a round", used.as_secs_f64())
         }
         How::Wall(passed) => format!("{name}: the {thread} did not report for {} s", passed.as_secs()),
+        How::Ended => format!("{name}: the {thread} has ended, and its process has not"),
+    };
+    let why = match how {
+        How::Ended => "a fault of the kernel in a call of that thread (dmesg shows it): the process was ended",
+        How::Cpu(_) | How::Wall(_) => "a fault of segue: the process was ended",
     };
     Error::new(Kind::Internal, what, "start again; report it with the output of segue --version -v -j")
-        .why("a fault of segue: the process was ended")
+        .why(why)
         .names_instance()
 }
 

@@ -74,6 +74,7 @@ pub(super) fn stalled(name: &str, how: How) -> Error {
             format!("{name}: the supervisor used {:.1} s of processor time without a wait", used.as_secs_f64())
         }
         How::Wall(passed) => format!("{name}: the supervisor did not look after it for {} s", passed.as_secs()),
+        How::Ended => format!("{name}: the supervisor has ended, and its process has not"),
     };
     let hint = "report it with the output of segue --version -v -j";
     Error::new(Kind::Internal, what, hint).why("a fault of segue: the processes of the instance were ended")
@@ -93,7 +94,7 @@ mod tests {
 
     use super::*;
 
-    const TRACED: Usage = Usage { is_traced: true, cpu: Duration::ZERO, user: Duration::ZERO };
+    const TRACED: Usage = Usage { is_traced: true, has_ended: false, cpu: Duration::ZERO, user: Duration::ZERO };
 
     fn used(millis: u64) -> Usage {
         Usage { is_traced: false, cpu: Duration::from_millis(millis), ..TRACED }
