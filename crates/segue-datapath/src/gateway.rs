@@ -95,19 +95,20 @@ impl Gateway {
             to.push_released(&mut stage.gro, ingress, rx, drops);
         }
         to.transmit(rx, drops)?;
-        Ok(polled)
+        // A blocked port is waited for before more is read for it.
+        Ok(if to.blocked { Polled::Idle } else { polled })
     }
 }
 
 impl Pipeline for Gateway {
     fn round(&mut self, now: Nanos) -> io::Result<Round> {
         let (mut round_robin, budget) = self.pair.begin_round();
+        let before = self.pair.taken();
         let more = round_robin.round(budget, |from, left| self.forward(from, now, left))?;
         self.pair.end_round(round_robin);
-        // The loop has to wait for a blocked port even if the other one has more: the next wake-up, for that one, comes
-        // at once.
-        let blocked = self.pair.is_blocked();
-        Ok(if more && !blocked { Round::More } else { Round::Idle })
+        // A guest does not call while it has more. What waits for a blocked port may have the memory that it lacks.
+        let more = more && (!self.pair.is_blocked() || self.pair.taken() != before);
+        Ok(if more { Round::More } else { Round::Idle })
     }
 
     fn each_interest(&self, wait: &mut dyn FnMut(Interest<'_>)) {

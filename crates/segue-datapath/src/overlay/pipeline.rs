@@ -409,7 +409,8 @@ impl Pipeline for Overlay {
     }
 
     fn deadline(&self) -> Option<Nanos> {
-        self.gro.as_ref().and_then(Gro::deadline)
+        // Packets held for a blocked interface wait for it anyway.
+        self.gro.as_ref().filter(|_| !self.inside.blocked)?.deadline()
     }
 
     fn close(&mut self) -> bool {

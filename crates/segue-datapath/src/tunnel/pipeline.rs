@@ -224,7 +224,8 @@ impl Tunnel {
             note_blocked(&mut self.blocked, at, member);
         }
         let more = self.serve(now)? || more;
-        Ok(if more { Polled::More } else { Polled::Idle })
+        // A blocked port is waited for before more is read for it.
+        Ok(if more && !self.common.outside.blocked { Polled::More } else { Polled::Idle })
     }
 
     /// Sends queued packets in fair order. Returns whether packets are still queued.
@@ -280,7 +281,11 @@ impl Tunnel {
         }
         self.deliver_from(|_| true, now)?;
         let waits = self.deliver_waiting(now)?;
-        Ok(if waits { Polled::More } else { polled })
+        Ok(match (self.blocked.is_empty(), waits) {
+            (false, _) => Polled::Idle,
+            (true, true) => Polled::More,
+            (true, false) => polled,
+        })
     }
 
     /// Delivers what GRO releases in those of the due tunnels that `is_meant` accepts.
@@ -320,10 +325,14 @@ impl Tunnel {
         Ok(common.queues.has(Direction::Inward))
     }
 
+    /// Returns whether a port takes no packets at present.
+    fn is_blocked(&self) -> bool {
+        self.common.outside.blocked || !self.blocked.is_empty()
+    }
+
     /// Returns whether queued packets wait for a writable port, or for their time.
     fn has_waiting(&self) -> bool {
-        self.common.outside.blocked
-            || !self.blocked.is_empty()
+        self.is_blocked()
             || !self.due.is_empty()
             || self.common.queues.has(Direction::Outward)
             || self.common.queues.has(Direction::Inward)
@@ -408,7 +417,8 @@ fn note_blocked(blocked: &mut Vec<usize>, at: usize, member: &Member) {
 impl Pipeline for Tunnel {
     fn round(&mut self, now: Nanos) -> io::Result<Round> {
         let mut round_robin = self.round_robin;
-        let wake = self.wake.take();
+        // While a port was blocked, another one may not have been read to its end, and a guest calls only after that.
+        let wake = self.wake.take().filter(|_| !self.is_blocked());
         self.rounds = self.rounds.wrapping_add(1);
         // A loop that never sleeps is never woken for it.
         let looks = self.rounds.is_multiple_of(LISTEN_EVERY);
@@ -429,10 +439,9 @@ impl Pipeline for Tunnel {
             (..) => self.inward(now, left),
         })?;
         self.round_robin = round_robin;
-        // A blocked port has to be waited for even if another one has more; that one is read at the next wake-up, which
-        // is immediate. For what is queued here there is none.
-        let blocked = !self.blocked.is_empty() || self.common.outside.blocked;
-        Ok(if more && !blocked || self.can_serve() { Round::More } else { Round::Idle })
+        // What waits for a blocked port may have the memory that another port lacks.
+        let more = more && (!self.is_blocked() || self.common.taken != before);
+        Ok(if more || self.can_serve() { Round::More } else { Round::Idle })
     }
 
     fn each_interest(&self, wait: &mut dyn FnMut(Interest<'_>)) {
@@ -489,6 +498,10 @@ impl Pipeline for Tunnel {
     }
 
     fn deadline(&self) -> Option<Nanos> {
+        // Packets held while an inside port is blocked wait for that port anyway.
+        if !self.blocked.is_empty() {
+            return None;
+        }
         self.due.iter().filter_map(|&at| self.members[at].deadline()).min()
     }
 
