@@ -14,7 +14,7 @@ use super::stats::Stats;
 use super::table::{FrameMatch, Table};
 use super::tunnel_form::TunnelForms;
 use crate::arch::{self, Kernel};
-use crate::packet::{Frame, Packet, Pool};
+use crate::packet::{Csum, Frame, Packet, Pool};
 use crate::time::Nanos;
 
 /// A GRO instance: it holds packets by flow and joins them into trains, by the rules of the module's documentation.
@@ -193,16 +193,25 @@ impl<B: AsRef<[u8]>> Gro<B> {
         pool: &mut Pool<B>,
     ) {
         let Some((len, found)) = front(queue).map(|frame| (frame.len(), self.recognise(frame))) else { return };
-        // Taken out in each case by itself: of a frame that continues a train only a part is needed.
-        if let FrameMatch::Continues(idx, header_len) = found {
-            let taken = take(queue);
-            debug_assert_eq!(taken.as_ref().map(Frame::len), Some(len), "another frame was taken than was shown");
-            let Some(frame) = taken else { return };
-            self.table.get_mut(idx).packet.payload.push(frame.bytes.skip(usize::from(header_len)));
-            self.relieve();
-        } else {
-            let Some(frame) = take(queue) else { return };
-            self.push_seen(frame, found, now, pool);
+        // Taken out in each case by itself: of a frame that continues or begins a train only a part is needed.
+        match found {
+            FrameMatch::Continues(idx, header_len) => {
+                let taken = take(queue);
+                debug_assert_eq!(taken.as_ref().map(Frame::len), Some(len), "another frame was taken than was shown");
+                let Some(frame) = taken else { return };
+                self.table.get_mut(idx).packet.payload.push(frame.bytes.skip(usize::from(header_len)));
+                self.relieve();
+            }
+            FrameMatch::Starts(first) => {
+                let Some(frame) = take(queue) else { return };
+                let verified = matches!(frame.csum, Csum::Verified);
+                self.keep_first(frame.bytes, first, verified, now);
+                self.relieve();
+            }
+            FrameMatch::Plain(..) | FrameMatch::Unknown => {
+                let Some(frame) = take(queue) else { return };
+                self.push_seen(frame, found, now, pool);
+            }
         }
     }
 

@@ -87,14 +87,8 @@ impl<B: AsRef<[u8]>> Gro<B> {
                 self.table.get_mut(idx).packet.payload.push(frame.bytes.skip(header_len));
                 return None;
             }
-            NextSegment::Starts { hash, is_alone, form_id, seq } => {
-                self.stats.packets += 1;
-                let first = PendingFirst { bytes: Some(frame.bytes), since: now, seq, form: form_id, verified };
-                if is_alone {
-                    self.insert_into_empty_bucket(hash, Slot::First(first));
-                } else {
-                    self.keep(hash, Slot::First(first));
-                }
+            NextSegment::Starts(first) => {
+                self.keep_first(frame.bytes, first, verified, now);
                 return None;
             }
             NextSegment::Alone { form_id, seq, why } => Verdict::Alone(form_id, seq, why),

@@ -134,6 +134,7 @@ type Recognised = Option<(bool, bool, u16)>;
 fn recognise(gro: &mut Gro<Vec<u8>>, bytes: Vec<u8>, start: Start, csum: Csum) -> Recognised {
     match gro.recognise(&Frame { bytes: Frag::all(bytes), start, csum }) {
         FrameMatch::Continues(_, header_len) => Some((false, true, header_len)),
+        FrameMatch::Starts(first) => Some((first.is_alone, false, 0)),
         FrameMatch::Plain(_, found) => Some((matches!(found, Lookup::Empty), false, 0)),
         FrameMatch::Unknown => None,
     }

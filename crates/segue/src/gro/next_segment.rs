@@ -6,7 +6,7 @@ use super::engine::Gro;
 use super::form::FormId;
 use super::key::L3;
 use super::rules::{self, Flush};
-use super::table::{ExpectedNext, FrameMatch, Lookup, Slot};
+use super::table::{ExpectedNext, FirstSegment, FrameMatch, Lookup, Slot};
 use super::verify::{self, is_sum_good, pseudo_header};
 use crate::checksum::Sum;
 use crate::packet::{Csum, Frame, HEAD_BLOCK, Pool, Start};
@@ -17,9 +17,8 @@ pub(super) enum NextSegment {
     /// The frame is the expected next segment of the train in the given slot; its payload follows this many bytes of
     /// headers and is to be added to that train.
     Continues(usize, usize),
-    /// The frame may begin a train, and no flow with its hash is held; `is_alone` if its bucket is empty too. It has
-    /// this form and sequence number.
-    Starts { hash: u64, is_alone: bool, form_id: FormId, seq: u32 },
+    /// The frame may begin a train, and no flow with its hash is held.
+    Starts(FirstSegment),
     /// The frame may begin a train, but no other segment may follow it. No flow with its hash is held.
     Alone { form_id: FormId, seq: u32, why: Flush },
     /// The frame is a segment without payload. No flow with its hash is held.
@@ -80,11 +79,15 @@ impl<B: AsRef<[u8]>> Gro<B> {
     fn recognise_form<const LINK: usize>(&mut self, view: FrameView<'_>) -> FrameMatch {
         let hash = self.hasher.usual::<LINK, false, true>(view.front);
         let found = self.table.lookup(hash);
-        if let Lookup::Slot(at) = found
-            && let Some(header_len) = self.continues_held::<LINK, false>(at, view)
+        if let Lookup::Slot(at) = found {
+            if let Some(header_len) = self.continues_held::<LINK, false>(at, view) {
+                // A form has at most a block of headers.
+                return FrameMatch::Continues(at, header_len as u16);
+            }
+        } else if let NextSegment::Starts(first) =
+            self.starts::<LINK, false>((hash, matches!(found, Lookup::Empty)), view.front, view.bytes.len())
         {
-            // A form has at most a block of headers.
-            return FrameMatch::Continues(at, header_len as u16);
+            return FrameMatch::Starts(first);
         }
         FrameMatch::Plain(hash, found)
     }
@@ -105,7 +108,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
                 return self.unexpected::<1, false>((hash, found), frame, pool);
             }
             (FrameMatch::Plain(hash, found), Start::Ip) => return self.unexpected_bare((hash, found), frame, pool),
-            (FrameMatch::Continues(..) | FrameMatch::Unknown, _) => {}
+            (FrameMatch::Continues(..) | FrameMatch::Starts(_) | FrameMatch::Unknown, _) => {}
         }
         if start == Start::Ethernet && is_plain_ethernet(front) {
             return self.next_segment_form::<1, false>(frame, pool);
@@ -275,7 +278,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         }
         let (form_id, seq) = (FormId::tcp(LINK, V6, header_len), read_u32(front, l4 + tcp::SEQ).unwrap_or(0));
         match rules::closing(flags) {
-            None => NextSegment::Starts { hash, is_alone, form_id, seq },
+            None => NextSegment::Starts(FirstSegment { hash, is_alone, form_id, seq }),
             Some(why) => NextSegment::Alone { form_id, seq, why },
         }
     }
@@ -440,7 +443,9 @@ mod tests {
         };
         let expected = FormId::tcp(1, shape.is_v6, tcp::MIN_LEN + shape.options);
         match found {
-            NextSegment::Starts { hash: 5, is_alone: true, form_id, seq: SEQ } if form_id == expected => Begins::Train,
+            NextSegment::Starts(FirstSegment { hash: 5, is_alone: true, form_id, seq: SEQ }) if form_id == expected => {
+                Begins::Train
+            }
             NextSegment::Alone { form_id, seq: SEQ, why: Flush::Push | Flush::Fin } if form_id == expected => {
                 Begins::Closed
             }

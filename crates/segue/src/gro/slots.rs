@@ -4,9 +4,10 @@ use super::engine::Gro;
 use super::ip_id::Ids;
 use super::pending_first::PendingFirst;
 use super::rules::Flush;
-use super::table::{ExpectedNext, Found, Held, HeldKind, MatchKey, Slot, left};
+use super::table::{ExpectedNext, FirstSegment, Found, Held, HeldKind, MatchKey, Slot, left};
 use super::tunnel_form::TunnelFormId;
-use crate::packet::Pool;
+use crate::packet::{Frag, Pool};
+use crate::time::Nanos;
 
 impl<B: AsRef<[u8]>> Gro<B> {
     /// Returns the slot of a flow with this hash for which `is_it` is true. First segments with this hash are unpacked
@@ -18,6 +19,19 @@ impl<B: AsRef<[u8]>> Gro<B> {
                 Found::Held(idx) => return Some(idx),
                 Found::First(idx) => self.unpack(idx, pool),
             }
+        }
+    }
+
+    /// Inserts a flow that begins with this frame.
+    #[inline(always)]
+    pub(super) fn keep_first(&mut self, bytes: Frag<B>, first: FirstSegment, verified: bool, now: Nanos) {
+        let FirstSegment { hash, is_alone, form_id, seq } = first;
+        self.stats.packets += 1;
+        let first = Slot::First(PendingFirst { bytes: Some(bytes), since: now, seq, form: form_id, verified });
+        if is_alone {
+            self.insert_into_empty_bucket(hash, first);
+        } else {
+            self.keep(hash, first);
         }
     }
 

@@ -140,14 +140,27 @@ pub(super) enum Lookup {
     Empty,
 }
 
+/// A frame that begins a train, of a flow whose hash no other one has.
+#[derive(Clone, Copy)]
+pub(super) struct FirstSegment {
+    pub(super) hash: u64,
+    /// Whether the bucket of the hash is empty.
+    pub(super) is_alone: bool,
+    pub(super) form_id: FormId,
+    pub(super) seq: u32,
+}
+
 /// The relation of a frame to the trains that are held, as far as a few fields tell.
 #[derive(Clone, Copy)]
 pub(super) enum FrameMatch {
     /// The frame is the expected next segment of the train in this slot; its payload follows this many bytes of
     /// headers and is to be added there.
     Continues(usize, u16),
-    /// The frame is TCP over IPv4 without options, bare or on untagged Ethernet, and does not simply continue a train.
-    /// The hash of its flow, and the slot of the newest flow that has it.
+    /// The frame is TCP over IPv4 without options, bare or on untagged Ethernet, and begins a train: no flow with its
+    /// hash is held.
+    Starts(FirstSegment),
+    /// The frame is such a one too, and neither simply continues nor begins a train. The hash of its flow, and the slot
+    /// of the newest flow that has it.
     Plain(u64, Lookup),
     /// The frame is none of these, or was not examined yet.
     Unknown,
