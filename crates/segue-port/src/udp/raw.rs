@@ -10,6 +10,7 @@
 //! ([`Config::unfinished`](segue::encap::Config::unfinished)).
 
 use std::io;
+use std::mem::swap;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -217,6 +218,14 @@ impl Port for RawPort {
     fn path(&self, slot: u16, to: u16) -> Option<Path> {
         let protocol = self.protocols.get(usize::from(slot) % self.protocols.len())?;
         Some(Path { protocol: *protocol, ..self.port.path(slot, to)? })
+    }
+}
+
+impl UdpPort {
+    /// Exchanges the socket that receives.
+    fn swap_receiving(&mut self, fd: &mut OwnedFd, overflow: &mut Overflow) {
+        swap(&mut self.rx, fd);
+        swap(&mut self.receiver.overflow, overflow);
     }
 }
 

@@ -1,9 +1,7 @@
 //! The state of the receive side.
 
-use std::mem::swap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use super::port::UdpPort;
 use crate::failures::ReadFailures;
 use crate::messages::{Received, RecvScratch};
 use crate::page::{Carver, PageMut};
@@ -74,14 +72,6 @@ impl Overflow {
         let more = now.wrapping_sub(self.counted);
         self.counted = now;
         more
-    }
-}
-
-impl UdpPort {
-    /// Exchanges the socket that receives.
-    pub(super) fn swap_receiving(&mut self, fd: &mut OwnedFd, overflow: &mut Overflow) {
-        swap(&mut self.rx, fd);
-        swap(&mut self.receiver.overflow, overflow);
     }
 }
 
