@@ -321,17 +321,23 @@ impl Fastpath {
         if tick.is_multiple_of(CHECK_EVERY) {
             self.follow_changes(schedule);
         }
-        for index in schedule.tunnels(tunnels.len()) {
-            let tunnel = &tunnels[index];
+        let interfaces: Vec<u32> = match &self.state().path {
+            Some(Programs::Tunnels(path)) => path.interfaces().collect(),
+            _ => Vec::new(),
+        };
+        for index in schedule.tunnels(interfaces.len()) {
+            let (config, interface) = (&tunnels[index].config, interfaces[index]);
             // The route is looked up without the lock, which readers of counters wait for.
             let (route, station) = heartbeat.unwatched(Thread::Fastpath, || {
-                (route(netlink, &tunnel.config).unwrap_or_default(), tunnel::station(netlink, tunnel))
+                (route(netlink, config).unwrap_or_default(), tunnel::station(netlink, interface, config))
             });
             if let Some(Programs::Tunnels(path)) = &mut self.state().path {
                 // A failure leaves the old values, and is seen at the next look.
                 let _ = path.reroute(index, route);
-                let _ = path.set_address(index, station.accepted);
-                let _ = path.set_station(index, station.own);
+                if let Ok(station) = station {
+                    let _ = path.set_address(index, station.accepted);
+                    let _ = path.set_station(index, station.own);
+                }
             }
         }
         if let Some(table) = &self.0.request.table {
@@ -520,7 +526,7 @@ fn load(request: &Request, netlink: &mut Netlink) -> Result<Option<Programs>, St
     let mut path = Path::load(&configs, &request.sources).map_err(|error| failure(&error))?;
     for (index, (interface, route)) in places.into_iter().enumerate() {
         path.attach(index, interface, route, &mut Added(netlink)).map_err(|error| failure(&error))?;
-        let station = tunnel::station(netlink, &request.tunnels[index]);
+        let station = tunnel::station(netlink, interface, &configs[index]).map_err(|error| text(&error))?;
         path.set_address(index, station.accepted).map_err(|error| text(&error))?;
         path.set_station(index, station.own).map_err(|error| text(&error))?;
     }

@@ -306,3 +306,23 @@ fn the_marks_of_an_instance_that_ends_go_after_its_programs() {
         });
     });
 }
+
+#[test]
+fn the_link_address_of_an_interface_is_found_after_its_name_has_changed() {
+    in_namespace(|| {
+        ip("link add sg1 address 02:00:00:00:00:09 type veth peer name sg2");
+        let mut netlink = Netlink::open().unwrap();
+        let interface = index_of("sg1", &mut netlink).unwrap();
+        let config = Config::new(Inside::Ethernet, Carrier::Fou, LOCAL, REMOTE);
+        let mut own = |config: &Config| tunnel::station(&mut netlink, interface, config).map(|station| station.own);
+        let mac = [2, 0, 0, 0, 0, 9];
+        assert_eq!(own(&config).unwrap(), Some(mac));
+        // Another interface has the name.
+        ip("link set sg1 name sg3");
+        ip("link set sg2 name sg1");
+        assert_eq!(own(&config).unwrap(), Some(mac));
+        assert_eq!(own(&ipip()).unwrap(), None, "no frames are inside");
+        ip("link del sg3");
+        assert!(own(&config).is_err(), "which is told from an interface without an address");
+    });
+}

@@ -27,13 +27,16 @@ pub(super) struct Station {
     pub(super) accepted: Option<[u8; 6]>,
 }
 
-/// Returns the link address of a tunnel's interface.
-pub(super) fn station(netlink: &mut Netlink, tunnel: &Tunnel) -> Station {
-    if !tunnel.config.mode.is_ethernet() {
-        return Station::default();
+/// Returns the link address of a tunnel's interface, which is asked for by its index: the name may have changed.
+///
+/// # Errors
+/// The kernel's, if there is no such interface in particular.
+pub(super) fn station(netlink: &mut Netlink, interface: u32, config: &Config) -> io::Result<Station> {
+    if !config.mode.is_ethernet() {
+        return Ok(Station::default());
     }
-    let Ok(Some(link)) = netlink.link_named(&tunnel.dev) else { return Station::default() };
-    Station { own: link.mac, accepted: link.mac.filter(|_| link.master.is_none()) }
+    let link = netlink.link(interface)?;
+    Ok(Station { own: link.mac, accepted: link.mac.filter(|_| link.master.is_none()) })
 }
 
 /// Returns the route to the remote, or the reason why the in-kernel path cannot use it.
