@@ -490,6 +490,10 @@ impl<B: AsRef<[u8]>> Gro<B> {
             return Verdict::SlowPath;
         }
         if TCP && self.config.acks {
+            // Whether it ends its connection depends on its checksum.
+            if front[l4 + tcp::FLAGS] & tcp::FIN != 0 {
+                return Verdict::SlowPath;
+            }
             self.memory.other(hash, front.get(l4..form.len).unwrap_or(&[]), false);
         }
         Verdict::Starts(hash, form_id)
