@@ -55,22 +55,24 @@ impl<B: AsRef<[u8]>> Gro<B> {
         if gate == Gate::SlowPath {
             return Some(frame);
         }
-        let hash = self.hasher.tunnelled(bytes, &form.words);
-        let held = match self.table.lookup(hash) {
-            Lookup::Slot(idx) => Some(idx),
-            Lookup::None | Lookup::Empty => None,
-        };
         if let Gate::Refused(why) = gate {
+            // A packet of another protocol is a flow of its own.
+            let may_be_held = why != RefusalReason::Protocol && self.table.len() > 0;
+            let held = may_be_held.then(|| self.table.lookup(self.hasher.tunnelled(bytes, &form.words)));
             let mut packet = pool.take_used();
             form.load(frame, &mut packet);
-            // A packet of another protocol is a flow of its own.
-            if let Some(idx) = held.filter(|_| why != RefusalReason::Protocol) {
+            if let Some(Lookup::Slot(idx)) = held {
                 self.finish(idx, Flush::Order);
             }
             self.stats.packets += 1;
             self.pass(packet, why);
             return None;
         }
+        let hash = self.hasher.tunnelled(bytes, &form.words);
+        let held = match self.table.lookup(hash) {
+            Lookup::Slot(idx) => Some(idx),
+            Lookup::None | Lookup::Empty => None,
+        };
         if let Some(idx) = held
             && let Some((header_len, why)) = self.continues_tunnelled((at, idx), (front, bytes, csum), hash)
         {
