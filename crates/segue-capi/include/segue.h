@@ -116,11 +116,12 @@ ptrdiff_t segue_split_chain(struct segue_splitter *splitter, const uint8_t *head
 
 struct segue_joiner_config {
     size_t size;         /* sizeof(struct segue_joiner_config) */
-    uint64_t key[2];     /* random numbers of the system, secret */
+    uint64_t key[2];     /* random numbers of the system, secret; the library takes its own for zeros */
     uint32_t offloads;   /* the TUN_F_ bits that the device accepted (TUNSETOFFLOAD), or SEGUE_PLAIN */
     uint32_t header_len; /* bytes of the virtio-net header: 10, 12, 20 or 24; 0 with SEGUE_PLAIN */
     uint32_t ethernet;   /* 0: packets begin with an IP header; 1: with an Ethernet header */
-    uint32_t profile;    /* 0: joins only what splits into the same bytes; 1: joins what Linux 6.18 joins */
+    uint32_t profile;    /* 0: joins only what splits into the same bytes; 1: joins what Linux 6.18 joins;
+                          * segue_joiner_new returns null for others */
 };
 
 struct segue_buf {

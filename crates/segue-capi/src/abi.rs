@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "pointers from C")]
 
 use std::ffi::c_char;
+use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::{ptr, slice};
@@ -104,6 +105,11 @@ unsafe fn tunnel_configuration(config: *const SegueTunnelConfig) -> Option<Segue
     // SAFETY: as many bytes are there, by the caller's promise and on the stack; any are fields of numbers.
     unsafe { ptr::copy_nonoverlapping(config.cast::<u8>(), (&raw mut whole).cast(), len) };
     Some(whole)
+}
+
+/// Returns the key of a configuration; a random one for zeros.
+fn key_of(given: [u64; 2]) -> [u64; 2] {
+    if given == [0; 2] { [(); 2].map(|()| RandomState::new().hash_one(())) } else { given }
 }
 
 /// Creates an object; null where `make` returns nothing or panics.
@@ -336,16 +342,19 @@ pub unsafe extern "C" fn segue_joiner_new(config: *const SegueJoinerConfig) -> *
     created(|| {
         // SAFETY: the caller's promise.
         let config = unsafe { configuration(config) }?;
-        let mut rules = Config {
-            profile: if config.profile == 0 { Profile::Strict } else { Profile::linux() },
-            ..Config::vpn(Key(config.key))
+        let profile = match config.profile {
+            0 => Profile::Strict,
+            1 => Profile::linux(),
+            _ => return None,
         };
+        let key = Key(key_of(config.key));
+        let mut rules = Config { profile, ..Config::vpn(key) };
         if !Limits::tun(config.offloads).uso {
             // They would be joined, and cut again.
             rules.max_udp_packets = 0;
         }
         let joiner = match (config.offloads, Form::of_len(config.header_len as usize)) {
-            (u32::MAX, _) if config.header_len == 0 => Joiner::plain(Key(config.key)),
+            (u32::MAX, _) if config.header_len == 0 => Joiner::plain(key),
             (u32::MAX, _) | (_, None) => return None,
             (bits, Some(form)) => Joiner::virtio(rules, Limits::tun(bits), form),
         };
@@ -531,7 +540,7 @@ pub unsafe extern "C" fn segue_tunnel_new(config: *const SegueTunnelConfig) -> *
             _ => None,
         };
         let addresses = address(&config.local).zip(address(&config.remote))?;
-        Tunnel::new((config.mode, config.carrier), addresses, config.port, config.key).ok().map(SegueTunnel)
+        Tunnel::new((config.mode, config.carrier), addresses, config.port, key_of(config.key)).ok().map(SegueTunnel)
     })
 }
 

@@ -55,7 +55,7 @@ pub struct SegueChain {
 pub struct SegueJoinerConfig {
     /// Size of this struct in bytes, as the caller was compiled.
     pub(crate) size: usize,
-    /// Random key of the flow table.
+    /// Key of the flow table; random where it is zero.
     pub(crate) key: [u64; 2],
     /// `TUN_F_` bits of the device; 0xffffffff for plain packets of 64 kB.
     pub(crate) offloads: u32,

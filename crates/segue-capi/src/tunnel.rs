@@ -1,7 +1,5 @@
 //! One tunnel, which encapsulates packets and trains, and decapsulates datagrams.
 
-use std::hash::{BuildHasher, RandomState};
-
 use segue::encap::{Carrier, Config, Decapsulator, Encapsulator, GreOptions, Mode};
 use segue::gso::{Frames, Limits, split_linear};
 use segue::packet::{Frag, Packet, Start, Tunnels, Unit};
@@ -18,7 +16,7 @@ pub(crate) struct Tunnel {
 
 impl Tunnel {
     /// Creates a tunnel of mode 0 (IP in IP) or 1 (GRE), in IP (0), FOU (1), GUE (2) or GUE with remote checksums (3).
-    /// `key` is that of the flow hash; a random one is taken for zeros.
+    /// `key` is that of the flow hash.
     pub(crate) fn new(
         (mode, carrier): (u32, u32),
         (local, remote): (std::net::IpAddr, std::net::IpAddr),
@@ -41,7 +39,6 @@ impl Tunnel {
         if port != 0 {
             (config.dport, config.port) = (port, port);
         }
-        let key = if key == [0; 2] { [(); 2].map(|()| RandomState::new().hash_one(())) } else { key };
         let (front, rest) = config.seed.split_at_mut(8);
         front.copy_from_slice(&key[0].to_le_bytes());
         rest.copy_from_slice(&key[1].to_le_bytes());

@@ -3,28 +3,37 @@
 
 mod sys;
 
+use segue::hash::Key;
 use sys::{Joiner, Packet, Splitter, Tunnel};
 
 /// Length of a segment's payload, bytes.
 const MSS: usize = 100;
+/// Number of flows that collide, more than a bucket of the flow table has.
+const FLOWS: u8 = 20;
 /// Length of a virtio-net header, bytes.
 const VNET: usize = 10;
 const ADDRESSES: [[u8; 4]; 2] = [[198, 18, 0, 1], [198, 18, 0, 2]];
 
 /// Returns a TCP train of `count` segments after its virtio-net header, as a TUN device delivers it.
 fn train(count: usize) -> Vec<u8> {
+    train_of(ADDRESSES, [0x10, 0, 0x20, 0], count)
+}
+
+/// Returns a train like [`train`] of the flow with these addresses and ports.
+fn train_of(addresses: [[u8; 4]; 2], ports: [u8; 4], count: usize) -> Vec<u8> {
     let payload = count * MSS;
     let mut bytes = vec![1, 1, 40, 0, MSS as u8, 0, 20, 0, 16, 0];
     let total = (40 + payload) as u16;
     bytes.extend([0x45, 0]);
     bytes.extend(total.to_be_bytes());
     bytes.extend([0x12, 0x34, 0x40, 0, 64, 6, 0, 0]);
-    ADDRESSES.iter().for_each(|address| bytes.extend(address));
+    addresses.iter().for_each(|address| bytes.extend(address));
     let check = !sys::sum(&bytes[VNET..]);
     bytes[VNET + 10..VNET + 12].copy_from_slice(&check.to_be_bytes());
-    // Ports, sequence number, acknowledgement, data offset, ACK, window.
-    bytes.extend([0x10, 0, 0x20, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0x50, 0x10, 0x40, 0]);
-    bytes.extend(sys::pseudo_v4(ADDRESSES, 6, 20 + payload).to_be_bytes());
+    bytes.extend(ports);
+    // Sequence number, acknowledgement, data offset, ACK, window.
+    bytes.extend([0, 0, 1, 0, 0, 0, 2, 0, 0x50, 0x10, 0x40, 0]);
+    bytes.extend(sys::pseudo_v4(addresses, 6, 20 + payload).to_be_bytes());
     bytes.extend([0, 0]);
     bytes.extend((0..payload).map(|at| (at * 7) as u8));
     bytes
@@ -54,6 +63,33 @@ fn a_train_is_split_joined_in_two_ways_and_the_same_again() {
     assert!(joiner.join(&[]).unwrap().is_empty());
     let short = [Packet { bytes: &packets[0][..30], csum: 0 }, Packet { bytes: &[], csum: 2 }];
     let _ = joiner.join(&short);
+}
+
+/// Returns how many trains a joiner with the key `given` makes of flows that collide under the key `known`, of which
+/// each has two segments, one after those of all other flows.
+fn trains_of_colliding_flows(given: [u64; 2], known: [u64; 2]) -> usize {
+    // The hash of TCP over IPv4 is a product, of which one factor is this number plus both addresses: it is zero.
+    let word = Key(known).hash(&[0]).wrapping_neg().to_le_bytes();
+    let addresses = [0, 4].map(|at| std::array::from_fn(|byte| word[at + byte]));
+    let mut splitter = Splitter::new(VNET);
+    let mut flow = |number: u8| {
+        let ports = (Key([5, 6]).hash(&[number]) as u32).to_le_bytes();
+        splitter.split(&train_of(addresses, ports, 2), 2, 256, 0).unwrap()
+    };
+    let flows: Vec<Vec<Vec<u8>>> = (0..FLOWS).map(&mut flow).collect();
+    let packets = [0, 1].map(|number| flows.iter().map(move |flow| Packet { bytes: &flow[number], csum: 0 }));
+    let batch: Vec<Packet<'_>> = packets.into_iter().flatten().collect();
+    Joiner::of(given, VNET as u32, 0).unwrap().join(&batch).unwrap().len()
+}
+
+#[test]
+fn the_key_of_a_joiner_is_random_where_a_caller_has_none_and_an_unknown_profile_is_refused() {
+    assert_eq!(trains_of_colliding_flows([3, 4], [1, 2]), usize::from(FLOWS));
+    assert!(trains_of_colliding_flows([1, 2], [1, 2]) > usize::from(FLOWS), "flows collide under a known key");
+    assert_eq!(trains_of_colliding_flows([0, 0], [0, 0]), usize::from(FLOWS));
+    for (profile, is_known) in [(0, true), (1, true), (2, false), (u32::MAX, false)] {
+        assert_eq!(Joiner::of([1, 2], VNET as u32, profile).is_some(), is_known, "profile {profile}");
+    }
 }
 
 #[test]

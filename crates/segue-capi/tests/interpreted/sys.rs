@@ -185,13 +185,17 @@ pub(crate) struct Joiner(*mut SegueJoiner);
 
 impl Joiner {
     pub(crate) fn new(header_len: u32) -> Joiner {
+        Joiner::of([1, 2], header_len, 0).unwrap()
+    }
+
+    /// Creates a joiner with this key and profile; `None` where the library refuses them.
+    pub(crate) fn of(key: [u64; 2], header_len: u32, profile: u32) -> Option<Joiner> {
         let size = size_of::<JoinerConfig>();
         // TUN_F_CSUM, TUN_F_TSO4, TUN_F_TSO6.
-        let config = JoinerConfig { size, key: [1, 2], offloads: 7, header_len, ethernet: 0, profile: 0 };
+        let config = JoinerConfig { size, key, offloads: 7, header_len, ethernet: 0, profile };
         // SAFETY: a live configuration of the size that it says.
         let made = unsafe { segue_joiner_new((&raw const config).cast()) };
-        assert!(!made.is_null());
-        Joiner(made)
+        (!made.is_null()).then_some(Joiner(made))
     }
 
     pub(crate) fn join(&mut self, batch: &[Packet<'_>]) -> Result<Vec<Vec<u8>>, isize> {
