@@ -24,6 +24,10 @@ pub const NOT_FOR_CONTROL: u32 = 0o1000;
 /// The file name suffix of a service's socket.
 pub const SERVICE: &str = ".service";
 
+/// The directories of root, of which it uses the second where the first one belongs to the user of the package's
+/// services. Only root makes directories in /run.
+const OF_ROOT: [&str; 2] = ["/run/segue", "/run/segue-root"];
+
 /// The only directory in which this process asks instances, once [`search_only`] has set it.
 static ONLY: OnceLock<PathBuf> = OnceLock::new();
 
@@ -69,7 +73,7 @@ fn places() -> Vec<Place> {
     }
     let mut places = Vec::new();
     if sys::euid() == 0 {
-        places.push(Place { path: "/run/segue".into(), mode: 0o755 });
+        places.extend(OF_ROOT.map(|path| Place { path: path.into(), mode: 0o755 }));
     }
     if let Some(path) = std::env::var_os("XDG_RUNTIME_DIR").filter(|path| Path::new(path).is_absolute()) {
         places.push(Place { path: Path::new(&path).join("segue"), mode: 0o700 });
@@ -100,7 +104,7 @@ pub fn search_only(directory: PathBuf) {
 pub fn to_search() -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> = places().into_iter().map(|place| place.path).collect();
     if std::env::var_os(VARIABLE).is_none() {
-        paths.push("/run/segue".into());
+        paths.extend(OF_ROOT.map(PathBuf::from));
     }
     usable(paths)
 }
@@ -138,11 +142,12 @@ pub(crate) fn may_change(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|data| may(data.uid()))
 }
 
-/// Returns whether root may search the directory of another user: one in /run, where only root makes directories, as
-/// a service manager does for the user of a service; or the one that the environment names.
+/// Returns whether the directory of another user may be searched: by every user one in /run, where only root makes
+/// directories, as a service manager does for the user of a service; by root also the one that the environment names.
 fn of_a_service(path: &Path, data: &fs::Metadata) -> bool {
-    let is_roots_choice = chosen().is_some() || path.parent() == Some(Path::new("/run"));
-    sys::euid() == 0 && is_roots_choice && data.is_dir() && data.mode() & 0o022 == 0
+    let is_in_run = path.parent() == Some(Path::new("/run"));
+    let is_roots_choice = sys::euid() == 0 && chosen().is_some();
+    (is_in_run || is_roots_choice) && data.is_dir() && data.mode() & 0o022 == 0
 }
 
 /// Creates a directory where it is missing, and checks that this process can write to it and other users cannot. A root
@@ -153,8 +158,11 @@ fn make(place: &Place) -> io::Result<()> {
     if !data.is_dir() || !trusted(&data) {
         return Err(io::Error::from_raw_os_error(libc::EPERM));
     }
-    // A directory that exists may still be read-only for this process.
-    let probe = place.path.join(format!(".{}", std::process::id()));
+    // A directory that exists may still be read-only for this process. Processes of several containers that share it
+    // may have the same number, so the name is random.
+    let mut random = [0; 8];
+    sys::random(&mut random)?;
+    let probe = place.path.join(format!(".{:016x}", u64::from_ne_bytes(random)));
     DirBuilder::new().mode(0o700).create(&probe)?;
     fs::remove_dir(&probe)
 }
@@ -219,6 +227,8 @@ mod tests {
         let top = std::env::temp_dir().join(format!("segue-place-{}", std::process::id()));
         let path = top.join("run/segue");
         let made = make(&Place { path: path.clone(), mode: 0o755 });
+        // As of a process of another container that has the same number.
+        DirBuilder::new().create(path.join(format!(".{}", std::process::id()))).expect("a directory");
         let again = make(&Place { path: path.clone(), mode: 0o755 });
         fs::write(path.join("file"), "").expect("a file");
         let file = make(&Place { path: path.join("file"), mode: 0o755 });

@@ -174,6 +174,50 @@ fn the_removal_of_the_package_disables_every_unit_of_its_templates() {
 }
 
 #[test]
+fn root_has_a_directory_of_its_own_in_run_beside_that_of_the_packages_services() {
+    /// The user of the services.
+    const USER: u32 = 40_124;
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["setpriv"]) else { return };
+    if !is_root() {
+        return skip(test_name!(), "a user namespace has one user");
+    }
+    let directory = Directory::new();
+    let make = format!(
+        "mount -t tmpfs -o mode=755 run /run; mkdir -m 755 /run/segue; chown {USER} /run/segue
+mount -t tmpfs -o mode=755 tun /dev/net; mknod -m 666 /dev/net/tun c 10 200
+mount -t tmpfs -o mode=755 mnt /mnt; cp '{}' /mnt/segue",
+        ground.program.display()
+    );
+    ground.a.run("sh", &["-ec", &make]).expect("folders and a device");
+    let start = |command: &mut Command, dev: &str, key: u16| {
+        let words = format!(
+            "/mnt/segue tunnel -j dev {dev} local 198.18.0.1 remote 198.18.0.2 encap gue key {key} \
+             port {key} encap-dport {key}"
+        );
+        command.args(words.split_whitespace());
+        let mut process = Process::spawn(std::mem::replace(command, Command::new("true")), b"").expect("segue starts");
+        process.wait_for_line("\"event\":\"up\"", PATIENCE).unwrap_or_else(|error| panic!("{error}"));
+        process
+    };
+    let mut service = ground.a.command("setpriv");
+    service.args([format!("--reuid={USER}"), format!("--regid={USER}"), "--clear-groups".to_owned()]);
+    service.args(["inh-caps", "ambient-caps", "bounding-set"].map(|set| format!("--{set}=-all,+net_admin,+net_raw")));
+    let _service = start(service.env("SEGUE_RUNTIME_DIR", "/run/segue"), "blue", 6080);
+    // The directory of a session, which is removed with the session.
+    let mut root = ground.a.command("env");
+    let mut root = start(root.env("XDG_RUNTIME_DIR", directory.path()), "red", 6081);
+    let own = ["/run/segue-root", "/run/segue-root/red.sock"];
+    let listed = ground.a.run("stat", &["-c", "%a %u", own[0], own[1]]).expect("stat");
+    assert_eq!(listed, "755 0\n600 0\n");
+    // Both are found, by a call without that session.
+    let listed = ground.a.run("/mnt/segue", &["stat", "-j"]).expect("segue stat");
+    assert!(listed.contains("\"red\"") && listed.contains("\"blue\""), "{listed}");
+    ground.a.run("/mnt/segue", &["stop", "red"]).expect("segue stop");
+    assert_eq!(root.wait(PATIENCE).expect("it ends").code(), Some(0), "{}", root.last_words());
+    assert_eq!(ground.a.run("ls", &["-A", own[0]]).expect("ls"), "");
+}
+
+#[test]
 fn full_size_the_package_is_installed_upgraded_under_load_and_removed_on_a_clean_system() {
     let tools = ["debootstrap", "dpkg-deb", "lintian", "iperf3", "ping", "unshare", "chroot", "tar"];
     let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &tools) else { return };

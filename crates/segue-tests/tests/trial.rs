@@ -174,23 +174,14 @@ fn as_user(host: &Host, program: &Path, group: u32, line: &str) -> (Option<i32>,
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
-#[test]
-fn members_of_a_group_read_the_counters_and_change_nothing() {
-    const READERS: u32 = 40_123;
-    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["setpriv"]) else { return };
-    let whole = fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| map.contains("4294967295"));
-    if !whole {
-        return segue_tests::skip(test_name!(), "a user namespace has one user");
-    }
-    let directory = Directory::new();
-    let program = copy_for_all(&ground.program, &directory);
-    let file = directory.file("readable.toml");
-    fs::write(&file, tunnel("blue", 1, 6080)).expect("a file");
-    let mut command = ground.a.command(&ground.program);
-    command.args(["run", "-j", "-c"]).arg(&file).env("SEGUE_GROUP", READERS.to_string());
-    let service = Process::spawn(command, b"").expect("segue starts");
-    until("the service is not ready", || service.stdout().contains("\"event\":\"ready\"").then_some(()));
-    let reader = |line: &str| as_user(&ground.a, &program, READERS, line);
+/// A group whose members may read.
+const READERS: u32 = 40_123;
+
+/// Tests that members of [`READERS`] read the state of the tunnel `blue` and change nothing, and that others do not
+/// even read it.
+#[track_caller]
+fn members_only_read(ground: &Ground, program: &Path) {
+    let reader = |line: &str| as_user(&ground.a, program, READERS, line);
     let (code, stdout, stderr) = reader("stat blue -j");
     assert!(code == Some(0) && stdout.contains("checksummed_bytes"), "{stdout}{stderr}");
     assert_eq!(reader("set blue").0, Some(0), "the knobs");
@@ -202,8 +193,58 @@ fn members_of_a_group_read_the_counters_and_change_nothing() {
     let (_, knob, _) = said(&ground.a, &ground.program, "set blue net.inet.tcp.gso -q");
     assert_eq!(knob.trim(), "1", "nothing has changed");
     // Another group sees nothing.
-    let (code, stdout, stderr) = as_user(&ground.a, &program, READERS + 1, "stat blue -j");
+    let (code, stdout, stderr) = as_user(&ground.a, program, READERS + 1, "stat blue -j");
     assert!(code == Some(1) && !stdout.contains("checksummed_bytes"), "{stdout}{stderr}");
+}
+
+/// Returns whether other users can be used here; a user namespace has one.
+fn has_users(test: &str) -> bool {
+    let whole = fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| map.contains("4294967295"));
+    if !whole {
+        segue_tests::skip(test, "a user namespace has one user");
+    }
+    whole
+}
+
+#[test]
+fn members_of_a_group_read_the_counters_and_change_nothing() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["setpriv"]) else { return };
+    if !has_users(test_name!()) {
+        return;
+    }
+    let directory = Directory::new();
+    let program = copy_for_all(&ground.program, &directory);
+    let file = directory.file("readable.toml");
+    fs::write(&file, tunnel("blue", 1, 6080)).expect("a file");
+    let mut command = ground.a.command(&ground.program);
+    command.args(["run", "-j", "-c"]).arg(&file).env("SEGUE_GROUP", READERS.to_string());
+    let service = Process::spawn(command, b"").expect("segue starts");
+    until("the service is not ready", || service.stdout().contains("\"event\":\"ready\"").then_some(()));
+    members_only_read(&ground, &program);
+}
+
+#[test]
+fn members_of_a_group_read_the_counters_of_a_service_that_is_not_roots() {
+    /// The user of the service, which owns `/run/segue`, as with the package.
+    const USER: u32 = 40_124;
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["setpriv"]) else { return };
+    if !has_users(test_name!()) {
+        return;
+    }
+    let directory = Directory::new();
+    let program = copy_for_all(&ground.program, &directory);
+    let make = "chown $0 /run/segue; mount -t tmpfs none /dev/net; mknod -m 666 /dev/net/tun c 10 200";
+    ground.a.run("sh", &["-ec", make, &USER.to_string()]).expect("a folder and a device");
+    let file = directory.file("readable.toml");
+    fs::write(&file, tunnel("blue", 1, 6080)).expect("a file");
+    let mut command = ground.a.command("setpriv");
+    command.args([format!("--reuid={USER}"), format!("--regid={USER}"), format!("--groups={READERS}")]);
+    command.args(["inh-caps", "ambient-caps", "bounding-set"].map(|set| format!("--{set}=-all,+net_admin,+net_raw")));
+    command.arg(&program).args(["run", "-j", "-c"]).arg(&file);
+    command.env("SEGUE_RUNTIME_DIR", "/run/segue").env("SEGUE_GROUP", READERS.to_string());
+    let service = Process::spawn(command, b"").expect("segue starts");
+    until("the service is not ready", || service.stdout().contains("\"event\":\"ready\"").then_some(()));
+    members_only_read(&ground, &program);
 }
 
 #[test]

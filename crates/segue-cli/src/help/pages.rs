@@ -41,8 +41,8 @@ Signals: SIGINT and SIGTERM end the tunnel (the second SIGINT at once), SIGUSR1
 writes the counters to stderr, SIGHUP does nothing: a terminal that closes does
 not end it. Exit status: 0 done, 1 failed, 2 used wrongly.
 
-Files: the control socket is NAME.sock in /run/segue for root, else in
-$XDG_RUNTIME_DIR/segue or /tmp/segue-UID; SEGUE_RUNTIME_DIR overrides.
+Files: the control socket NAME.sock, in /run/segue or /run/segue-root for root,
+else in $XDG_RUNTIME_DIR/segue or /tmp/segue-UID; SEGUE_RUNTIME_DIR overrides.
 ",
     },
     Page {

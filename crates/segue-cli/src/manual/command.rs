@@ -37,8 +37,8 @@ const VARIABLES: &[(&str, &str)] = &[
 const FILES: &[(&str, &str)] = &[
     ("/etc/segue/segue.toml", "The tunnels and gateways of segue.service; see segue.toml(5)."),
     (
-        "/run/segue/NAME.sock, $XDG_RUNTIME_DIR/segue/NAME.sock, /tmp/segue-UID/NAME.sock",
-        "The control socket of an instance, for its owner and root.",
+        "/run/segue/NAME.sock, /run/segue-root/NAME.sock, $XDG_RUNTIME_DIR/segue/NAME.sock, /tmp/segue-UID/NAME.sock",
+        "The control socket of an instance, for its owner and root; root's is in /run/segue-root where segue.service has /run/segue.",
     ),
     ("/dev/net/tun", "The device that makes interfaces."),
 ];
