@@ -156,8 +156,8 @@ fn make_namespaces() -> io::Result<sys::Namespaces> {
     })
 }
 
-/// Mounts an empty `/run/segue` that only its owner can write to. Without the right to make that directory, an empty
-/// `/run` is mounted around it.
+/// Mounts an empty `/run/segue` that only its owner can write to, and hides the directory that root has where that one
+/// belongs to a service. Without the right to make `/run/segue`, an empty `/run` is mounted around it.
 fn private_run_dir() -> io::Result<()> {
     let make = || match fs::DirBuilder::new().mode(0o755).create("/run/segue") {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
@@ -167,7 +167,11 @@ fn private_run_dir() -> io::Result<()> {
         sys::mount_new(c"tmpfs", c"/run", c"mode=0755")?;
         make()?;
     }
-    sys::mount_new(c"tmpfs", c"/run/segue", c"mode=0755")
+    sys::mount_new(c"tmpfs", c"/run/segue", c"mode=0755")?;
+    if fs::exists("/run/segue-root")? {
+        sys::mount_new(c"tmpfs", c"/run/segue-root", c"mode=0755")?;
+    }
+    Ok(())
 }
 
 fn refused(what: &str, source: io::Error) -> LabError {

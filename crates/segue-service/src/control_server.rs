@@ -122,7 +122,7 @@ fn directory() -> Result<PathBuf, Error> {
                 .why(format!("{} must be a directory that only its owner can write to", path.display()))
                 .hint(format!("chmod go-w {}", path.display())),
             None => made
-                .why("neither /run/segue, $XDG_RUNTIME_DIR/segue nor /tmp/segue-UID can be used")
+                .why("neither /run/segue, /run/segue-root, $XDG_RUNTIME_DIR/segue nor /tmp/segue-UID can be used")
                 .hint(format!("{}=/some/directory segue tunnel ...", place::VARIABLE)),
         }
     })
