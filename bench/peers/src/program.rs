@@ -14,6 +14,8 @@ pub(crate) struct Program {
     child: Child,
     requests: ChildStdin,
     answers: BufReader<ChildStdout>,
+    /// Whether it has ended, as DPDK's does where it gets no memory. It is left out from then on.
+    has_ended: bool,
 }
 
 impl Program {
@@ -29,7 +31,7 @@ impl Program {
             .spawn()
             .unwrap_or_else(|error| panic!("{program}: {error}"));
         let (requests, answers) = (child.stdin.take().expect("it is piped"), child.stdout.take().expect("it is piped"));
-        Program { name: name.to_owned(), child, requests, answers: BufReader::new(answers) }
+        Program { name: name.to_owned(), child, requests, answers: BufReader::new(answers), has_ended: false }
     }
 }
 
@@ -41,10 +43,21 @@ impl Peer for Program {
     fn time(&mut self, row: &Row, times: usize) -> Option<f64> {
         let cold = if row.cold { "cold" } else { "hot" };
         let known = if row.csum == Csum::Unknown { "unknown" } else { "known" };
-        writeln!(self.requests, "{} {times} {cold} {known}", row.key).expect("the program reads");
+        if self.has_ended {
+            return None;
+        }
         let mut line = String::new();
-        self.answers.read_line(&mut line).expect("the program answers");
+        let asked = writeln!(self.requests, "{} {times} {cold} {known}", row.key);
+        if asked.and_then(|()| self.answers.read_line(&mut line)).is_err() {
+            line.clear();
+        }
         match line.trim() {
+            "" => {
+                let how = self.child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
+                eprintln!("bench-peers: without {}: it ended at row {} ({how})", self.name, row.key);
+                self.has_ended = true;
+                None
+            }
             "-" => None,
             nanos => Some(nanos.parse().unwrap_or_else(|_| panic!("{} answered {line:?} for {}", self.name, row.key))),
         }
