@@ -7,8 +7,9 @@ use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, Neig
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteMetric, RouteProtocol, RouteType, RouteVia,
 };
+use segue::wire::ethernet;
 use segue_datapath::route::{Action, Hop, Table};
-use segue_datapath::router::Neighbour;
+use segue_datapath::router::{Neighbour, NeighbourEvent};
 use segue_host::netlink::nexthops::{self, Nexthops};
 use segue_host::prefix::Prefix;
 
@@ -153,18 +154,23 @@ pub fn read_route(
     Some(((table, destination, message.header.destination_prefix_length), metric, action))
 }
 
-pub(super) fn read_neighbour(message: &NeighbourMessage, ports: [u32; 2]) -> Option<Neighbour> {
+/// Returns the change of a neighbour on one of the ports that the kernel reports.
+pub(super) fn read_neighbour(message: &NeighbourMessage, ports: [u32; 2]) -> Option<NeighbourEvent> {
+    use NeighbourState::{Delay, Noarp, Permanent, Probe, Reachable, Stale};
     let hop = hop_of(message, ports)?;
-    let is_permanent = match message.header.state {
-        NeighbourState::Permanent => true,
-        NeighbourState::Reachable | NeighbourState::Stale | NeighbourState::Delay | NeighbourState::Probe => false,
-        _ => return None,
-    };
     let mac = message.attributes.iter().find_map(|attribute| match attribute {
         NeighbourAttribute::LinkLayerAddress(bytes) => <[u8; 6]>::try_from(&bytes[..]).ok(),
         _ => None,
-    })?;
-    Some(Neighbour { hop, mac, is_permanent })
+    });
+    let set = |mac, is_permanent| NeighbourEvent::Set(Neighbour { hop, mac, is_permanent });
+    Some(match (message.header.state, mac) {
+        (Permanent, Some(mac)) => set(mac, true),
+        // It is not probed either. The kernel makes some by itself, for broadcasts and groups.
+        (Noarp, Some(mac)) if ethernet::is_station(mac) => set(mac, true),
+        (Reachable | Stale | Delay | Probe, Some(mac)) => set(mac, false),
+        // The kernel itself has no address to send to.
+        _ => NeighbourEvent::Removed(hop),
+    })
 }
 
 /// Returns the next hop that a neighbour message describes, if it is on one of the ports.

@@ -282,7 +282,10 @@ impl Follower {
         let ports = self.ports;
         let request = RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default());
         self.netlink.dump(&request, &mut |message| match message {
-            RouteNetlinkMessage::NewNeighbour(message) => read_neighbour(&message, ports),
+            RouteNetlinkMessage::NewNeighbour(message) => match read_neighbour(&message, ports) {
+                Some(NeighbourEvent::Set(neighbour)) => Some(neighbour),
+                _ => None,
+            },
             _ => None,
         })
     }
@@ -351,7 +354,7 @@ impl TableChanges {
             rest = &rest[padded(&message.header, rest.len())..];
             match message.payload {
                 NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewNeighbour(message)) => {
-                    self.changes.extend(read_neighbour(&message, ports).map(NeighbourEvent::Set));
+                    self.changes.extend(read_neighbour(&message, ports));
                 }
                 NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelNeighbour(message)) => {
                     self.changes.extend(hop_of(&message, ports).map(NeighbourEvent::Removed));
@@ -414,6 +417,36 @@ mod tests {
         let mut alone = TableChanges::default();
         alone.add(&here(), [4, 5]);
         assert!(alone.changes == [is] && !alone.is_more);
+    }
+
+    #[test]
+    fn a_neighbour_is_removed_by_each_state_in_which_the_kernel_has_no_address() {
+        use NeighbourState::{Failed, Incomplete, Noarp, None, Permanent, Stale};
+        let hop = Hop::new(1, Some([198, 18, 2, 2].into()), 0, true);
+        let set = |is_permanent| NeighbourEvent::Set(Neighbour { hop, mac: MAC, is_permanent });
+        let said = |state, mac: &[u8]| {
+            let mut message = neighbour();
+            message.header.state = state;
+            message.attributes.truncate(1);
+            message.attributes.extend((!mac.is_empty()).then(|| NeighbourAttribute::LinkLayerAddress(mac.to_vec())));
+            bytes(RouteNetlinkMessage::NewNeighbour(message))
+        };
+        let gone = NeighbourEvent::Removed(hop);
+        for (state, mac, expected) in [
+            (Failed, &[][..], gone),
+            (Failed, &MAC, gone),
+            (Incomplete, &[], gone),
+            (None, &[], gone),
+            (Noarp, &[], gone),
+            // The kernel's own entry for a broadcast.
+            (Noarp, &[0xff; 6], gone),
+            (Noarp, &MAC, set(true)),
+            (Stale, &MAC, set(false)),
+        ] {
+            let mut changed = TableChanges::default();
+            changed.add(&[said(Permanent, &MAC), said(state, mac)].concat(), [4, 5]);
+            assert_eq!((&changed.changes[..], changed.is_more), (&[set(true), expected][..], false), "{state:?}");
+        }
     }
 
     /// Tests that a full buffer of one socket is told from changes that need more than they say. The kernel answers
