@@ -172,6 +172,20 @@ impl Ports {
         line.say(&Record::EndOfPorts, None)
     }
 
+    /// Requests the ports of the instance at the other end, and receives them as [`Ports::take`] does. What is left of
+    /// the answer to an earlier request, which was not awaited, is no part of them.
+    pub(crate) fn request(line: &Line, most: usize) -> io::Result<Ports> {
+        let until = Instant::now() + PATIENCE;
+        let is_record = |received: io::Result<_>| match received {
+            Ok(_) => true,
+            Err(error) => error.kind() == io::ErrorKind::InvalidData,
+        };
+        // With any number of them, a worker could keep the service here without end.
+        while is_record(line.receive(Duration::ZERO)) && Instant::now() < until {}
+        line.say(&Record::Request, None)?;
+        Ports::take(line, most)
+    }
+
     /// Receives the records that [`Ports::give`] sends: at most `most` descriptors of ports, and one of peers.
     pub fn take(line: &Line, most: usize) -> io::Result<Ports> {
         let mut ports = Ports::default();
@@ -264,6 +278,32 @@ mod tests {
         assert!(is(taken.outside().unwrap().receive.remove(0), "/dev/full"));
         assert!(taken.outside().is_none());
         assert!(is(taken.peers.take().unwrap(), "/dev/random"));
+    }
+
+    #[test]
+    fn what_is_left_of_an_answer_that_was_not_awaited_is_no_part_of_the_next_one() {
+        let (near, far) = Line::pair().unwrap();
+        let far = Line(UnixStream::from(far));
+        let file = || OwnedFd::from(File::open("/dev/null").unwrap());
+        let interfaces = vec![("one".to_owned(), file()), ("two".to_owned(), file())];
+        let sockets = Sockets { receive: vec![file()], send: vec![file()] };
+        let ports = Ports { interfaces, sockets, peers: Some(file()) };
+        ports.give(&far).unwrap();
+        assert_eq!(Ports::take(&near, 0).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        // Another one came too late.
+        ports.give(&far).unwrap();
+        sys::send(&far.0, b"no record", None).unwrap();
+        let taken = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                assert_eq!(far.receive(PATIENCE).unwrap().0, Record::Request);
+                ports.give(&far).unwrap();
+            });
+            Ports::request(&near, 4).unwrap()
+        });
+        let names: Vec<&str> = taken.interfaces.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!((names, taken.sockets.receive.len(), taken.sockets.send.len()), (vec!["one", "two"], 1, 1));
+        assert!(taken.peers.is_some());
+        assert_eq!(near.receive(Duration::ZERO).unwrap_err().kind(), io::ErrorKind::TimedOut, "nothing is left");
     }
 
     #[test]

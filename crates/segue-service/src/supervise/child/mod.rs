@@ -390,9 +390,7 @@ impl Instance {
         // Sockets: one, or one for each source port and each protocol; all of it for each worker.
         let most = usize::from(self.spec.workers()) * (self.spec.members() + SOCKETS);
         let _ = sys::raise_open_file_limit(most as u64 + 256);
-        let asked = |process: &Process| {
-            process.line.say(&Record::Request, None).and_then(|()| Ports::take(&process.line, most))
-        };
+        let asked = |process: &Process| Ports::request(&process.line, most);
         let ports = self.process.as_ref().map_or(Err(io::ErrorKind::NotConnected.into()), asked);
         ports.map_err(|error| {
             Error::system(format!("{} does not hand over its ports", self.spec.name), &error, "segue doctor")
