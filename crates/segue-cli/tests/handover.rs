@@ -256,6 +256,26 @@ fn failed_handover_leaves_the_port_unchanged() {
 }
 
 #[test]
+fn a_handover_that_fails_first_is_undone_without_an_instance_that_has_nothing_to_do_with_it() {
+    let other = |net: u8| keyed(Peer::A, net, "port = 6085\nencap-dport = 6085");
+    let base = keyed(Peer::A, 1, "") + &keyed(Peer::A, 2, "") + &other(4);
+    let Some(pair) = Pair::with(&base, &keyed(Peer::B, 1, ""), &[]) else { return };
+    let before = (pair.stat(), [1, 2, 4].map(|net| index(&pair, &format!("sg{net}"))));
+    // sg1 moves to the port of sg4, whose instance then has the name of the present one; that one cannot give it up
+    // first, since the name of its successor cannot be taken.
+    pair.near.run("mkdir", &["-p", "/run/segue/sg2.sock/is not empty"]).unwrap();
+    let refused = pair.reload(&(keyed(Peer::A, 2, "") + &other(1) + &other(4)));
+    assert_eq!(refused["event"], "reload_refused", "{refused}");
+    assert_eq!((pair.stat(), [1, 2, 4].map(|net| index(&pair, &format!("sg{net}")))), before);
+    let errors: Vec<Value> = pair.events().into_iter().filter(|event| event["error"].is_object()).collect();
+    assert_eq!(errors.len(), 1, "the undo needed nothing: {errors:?}");
+    pair.near.run("rm", &["-r", "/run/segue/sg2.sock"]).unwrap();
+    let done = pair.reload(&(keyed(Peer::A, 2, "") + &other(1) + &other(4)));
+    assert_eq!(list(&done["handed_over"]), ["sg2", "sg1"], "{done}");
+    stop(pair);
+}
+
+#[test]
 fn a_tunnel_moves_from_one_port_to_another_and_those_of_both_lose_nothing() {
     let other = |net: u8| keyed(Peer::A, net, "port = 6085\nencap-dport = 6085");
     let Some(pair) = Pair::with(

@@ -8,7 +8,8 @@ mod service;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixDatagram;
+use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -222,6 +223,66 @@ fn the_service_manager_is_notified_of_readiness_reloads_and_the_end() {
     assert_eq!(next(), "READY=1\nSTATUS=1 instance up");
     pair.service.stop(PATIENCE);
     assert_eq!(next(), "STOPPING=1");
+}
+
+/// Takes the messages to a service manager until `is_over`, and returns the longest time between two that say that the
+/// service is alive.
+fn longest_silence(socket: &UnixDatagram, is_over: impl Fn() -> bool) -> Duration {
+    socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    let (mut last, mut longest, mut bytes) = (Instant::now(), Duration::ZERO, [0; 500]);
+    while !is_over() {
+        if socket.recv(&mut bytes).is_ok_and(|len| bytes[..len] == *b"WATCHDOG=1") {
+            longest = longest.max(last.elapsed());
+            last = Instant::now();
+        }
+    }
+    longest.max(last.elapsed())
+}
+
+#[test]
+fn a_service_is_alive_while_a_reload_waits_for_a_tunnel_with_a_table_and_for_a_file_of_peers() {
+    if let Some(reason) = segue_lab::unavailable() {
+        return segue_lab::skip_this_test(&reason);
+    }
+    let [near, far] = ["near", "far"].map(|name| Host::new(name).unwrap());
+    segue_lab::connect(&near, &far, LinkForm::Veth).unwrap();
+    let place = Place::new();
+    let path = |name: &str| place.path().join(name);
+    let table = |net: u8| {
+        let (peers, local) = (path(&format!("peers{net}")), Peer::A.address(0, Family::V4));
+        fs::write(&peers, r#"{"peers":[]}"#).unwrap();
+        let (peers, port) = (peers.display(), 6080 + u16::from(net));
+        format!("[[tunnel]]\ndev = \"sg{net}\"\nlocal = \"{local}\"\npeers = \"{peers}\"\nlisten = \"gue:{port}\"\n")
+    };
+    fs::write(path("segue.toml"), [1, 2, 3].map(table).concat()).unwrap();
+    let socket = UnixDatagram::bind(path("notify")).unwrap();
+    let mut command = near.command(SEGUE);
+    command.args(["run", "-j", "-c"]).arg(path("segue.toml")).env("SEGUE_RUNTIME_DIR", place.path());
+    command.env("NOTIFY_SOCKET", path("notify")).env("WATCHDOG_USEC", "1000000");
+    let mut service = Process::spawn(command, b"").unwrap();
+    service.wait_for_line("\"event\":\"ready\"", PATIENCE).unwrap();
+    // The first tunnel does not answer, and the file of the second one has no writer.
+    fs::remove_file(path("sg1.sock")).unwrap();
+    let _mute = UnixListener::bind(path("sg1.sock")).unwrap();
+    fs::remove_file(path("peers2")).unwrap();
+    near.run("mkfifo", &[path("peers2").to_str().unwrap()]).unwrap();
+    fs::write(path("peers3"), r#"{"peers":[{"prefix":"198.19.7.0/24","remote":"198.18.0.9"}]}"#).unwrap();
+    let begin = Instant::now();
+    assert!(Command::new("kill").args(["-HUP", &service.id().to_string()]).status().unwrap().success());
+    let is_over = || service.stdout().contains("\"event\":\"reloaded\"") || begin.elapsed() > PATIENCE;
+    let (silence, took) = (longest_silence(&socket, is_over), begin.elapsed());
+    assert!(silence < Duration::from_secs(3) && took < Duration::from_secs(20), "{silence:?} of {took:?}");
+    let errors = service.stdout();
+    let count = |what: &str| errors.matches(what).count();
+    assert_eq!([count("\"cannot ask sg1"), count("peers2: nothing"), count("\"message\"")], [1, 1, 2], "{errors}");
+    // The others have what their files have, and the state has what is wrong.
+    let stat = |name: &str| {
+        let mut command = near.command(SEGUE);
+        let output = command.args(["stat", "-j", name]).env("SEGUE_RUNTIME_DIR", place.path()).output().unwrap();
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()["instances"][0]["peers"].take()
+    };
+    assert_eq!(stat("sg3")["peers"], 1);
+    assert!(stat("sg2")["file_refused"].as_str().is_some_and(|why| why.contains("peers2")), "{}", stat("sg2"));
 }
 
 #[test]

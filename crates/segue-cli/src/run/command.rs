@@ -81,7 +81,8 @@ pub(super) fn checked(
     }
 }
 
-fn command_line(kind: Kind, tokens: &[Token]) -> Result<Cli, clap::Error> {
+/// Parses the words of an instance as its process does.
+pub(super) fn command_line(kind: Kind, tokens: &[Token]) -> Result<Cli, clap::Error> {
     let words = tokens.iter().map(|token| token.text.clone());
     let words = std::iter::once("segue").chain(kind.words()).map(str::to_owned).chain(words);
     GRAMMAR.with_borrow_mut(|grammar| {

@@ -22,7 +22,7 @@ use segue_service::tunnel::resolve::Ready;
 use segue_service::tunnel::{show, start};
 use toml::de::{DeTable, DeValue};
 
-use super::command::located;
+use super::command::{command_line, located, usage_error};
 use super::keys;
 use super::source::{MOST_ERRORS, Text};
 
@@ -61,6 +61,11 @@ pub(super) fn check(spec: &InstanceSpec, text: &Text, netlink: &mut Netlink) -> 
         let error =
             text.error(&spec.header, message, format!("a process takes {most}: give some tunnels another `port`"));
         return Err(Refusal::of_file(error));
+    }
+    // Each tunnel was parsed alone, and its process parses them all together.
+    if spec.members() > 1 {
+        let wrong = |found| located(&spec.tokens, &spec.header, text, usage_error(spec.kind, &spec.tokens, &found));
+        command_line(spec.kind, &spec.tokens).map_err(|found| Refusal::of_file(wrong(found)))?;
     }
     if let Some(unresolved) = &spec.unresolved {
         return Err(Refusal { error: unresolved.error.clone(), is_of_host: true });
@@ -482,6 +487,36 @@ hold = 3
         assert_eq!((error.0, error.2.as_str()), (6, "`a` and `b` cannot share a port: `encap-csum` differs"));
         let error = &errors(&(one("a", "") + &one("b", "key = 1\ntrace = \"x.pcap\"")))[0];
         assert_eq!((error.0, error.3.as_str()), (6, "give it to `a`, the first"));
+    }
+
+    #[test]
+    fn tunnels_of_one_port_have_an_option_of_the_process_once_whichever_of_them_have_it() {
+        let tunnel = |n: u8, more: &str| {
+            format!("[[tunnel]]\ndev = \"t{n}\"\nremote = \"198.18.0.2\"\nencap = \"gue\"\nkey = {n}\n{more}\n")
+        };
+        let weak = "weak-sandbox = true";
+        let parsed = |spec: &InstanceSpec| command_line(spec.kind, &spec.tokens).map(drop).map_err(|e| e.to_string());
+        let has = |spec: &InstanceSpec| spec.words().iter().filter(|word| *word == "--weak-sandbox").count();
+        for with in [[true; 3], [false, true, true], [true, false, true], [false, false, true]] {
+            let each = (1..).zip(with).map(|(n, is_weak)| tunnel(n, if is_weak { weak } else { "" }));
+            let all = &specs(&each.collect::<String>())[0];
+            assert_eq!((all.members(), parsed(all), has(all)), (3, Ok(()), 1), "{with:?}");
+            // Whichever of them stay, the others are the same tunnels, and their process has the option.
+            for stay in [&[1, 2, 3][..], &[3], &[2, 3], &[3, 1]] {
+                let some: String = stay.iter().map(|n| tunnel(*n, weak)).collect();
+                let devs: Vec<String> = stay.iter().map(|n| format!("t{n}")).collect();
+                assert_eq!(specs(&some)[0].shared(all), devs, "{with:?}");
+                let only = all.only(&devs).unwrap();
+                assert_eq!((parsed(&only), has(&only)), (Ok(()), 1), "{with:?}: {devs:?}");
+            }
+            // A check parses the words of all tunnels as their process does.
+            let twice = InstanceSpec {
+                tokens: [&all.tokens[..], &[Token::new("--weak-sandbox", 0..0)]].concat(),
+                ..all.clone()
+            };
+            let refused = check(&twice, &file(""), &mut Netlink::open().unwrap()).unwrap_err();
+            assert_eq!((&*refused.error.message, refused.is_of_host), ("`weak-sandbox` is given twice", false));
+        }
     }
 
     #[test]

@@ -6,11 +6,7 @@ pub(crate) mod keys;
 mod source;
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::{self, Read};
 use std::net::IpAddr;
-use std::os::fd::AsFd;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -19,7 +15,7 @@ use segue_control::knobs::Knob;
 use segue_control::place;
 use segue_host::names::{Lookups, Names};
 use segue_host::netlink::Netlink;
-use segue_host::sys::{self, Want};
+use segue_service::supervise::file;
 use segue_service::supervise::service::{Configuration, SCHEMA, Service, count};
 use segue_service::supervise::spec::{InstanceSpec, Kind as InstanceKind, KnobAssignment, Token};
 use segue_service::supervise::upgrade::Kept;
@@ -32,12 +28,7 @@ use crate::log::Form;
 use crate::out::Out;
 
 /// Largest file that is read, bytes.
-const FILE_LEN: u64 = 4 << 20;
-
-/// Longest wait for a file that is a pipe.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Interval at which a pipe without a writer is checked.
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
+const FILE_LEN: usize = 4 << 20;
 
 /// Longest wait for the next answer of the resolver at the start, and for all answers: tunnels with an address do not
 /// wait for a silent name, and tunnels of one port start together where their names have answers one after another.
@@ -125,14 +116,13 @@ fn open(path: &Path) -> Result<Text, Error> {
     let failed = |error: &std::io::Error| {
         Error::system(format!("cannot read {file}"), error, format!("ls -l {file}")).why("it holds what is to run")
     };
-    let mut bytes = Vec::new();
-    read(path, &mut bytes).map_err(|error| failed(&error))?;
+    let bytes = file::read(path, FILE_LEN).map_err(|error| failed(&error))?;
     decode(file, bytes)
 }
 
 /// Returns the text of a configuration file with these bytes.
 fn decode(file: String, bytes: Vec<u8>) -> Result<Text, Error> {
-    if bytes.len() as u64 > FILE_LEN {
+    if bytes.len() > FILE_LEN {
         return Err(Error::new(Kind::Config, format!("{file} is too large"), "segue help run")
             .why(format!("a configuration has at most {FILE_LEN} bytes")));
     }
@@ -154,31 +144,6 @@ fn decode(file: String, bytes: Vec<u8>) -> Result<Text, Error> {
 /// All errors of the file in one, each with its line and column.
 pub fn parse_configuration(file: &str, bytes: Vec<u8>) -> Result<Vec<InstanceSpec>, Error> {
     config::read(&decode(file.to_owned(), bytes)?, |_| Names::default())
-}
-
-/// Reads a file of any type, with limits, since some have no end and a pipe may have no writer.
-fn read(path: &Path, bytes: &mut Vec<u8>) -> io::Result<()> {
-    let mut file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    let until = Instant::now() + PATIENCE;
-    while bytes.len() as u64 <= FILE_LEN {
-        let mut part = [0; 65_536];
-        match file.read(&mut part) {
-            // A pipe has an end only after a process has written to it.
-            Ok(0) if bytes.is_empty() && file.metadata()?.file_type().is_fifo() => std::thread::sleep(POLL_INTERVAL),
-            Ok(0) => break,
-            Ok(len) => bytes.extend_from_slice(&part[..len]),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                sys::poll(&[(file.as_fd(), Want::Read)], until.saturating_duration_since(Instant::now()))?;
-            }
-            Err(error) => return Err(error),
-        }
-        if Instant::now() >= until {
-            let text = format!("nothing was written into it for {} s", PATIENCE.as_secs());
-            return Err(io::Error::new(io::ErrorKind::TimedOut, text));
-        }
-    }
-    Ok(())
 }
 
 /// Returns the descriptions of all instances, or all errors.

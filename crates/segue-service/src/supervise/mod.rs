@@ -2,6 +2,7 @@
 //! newer program.
 
 mod child;
+pub mod file;
 mod handle;
 mod knobs;
 mod lookup;

@@ -144,9 +144,9 @@ impl Service {
         self.notify.ready(&self.reported);
     }
 
-    /// Loads the configuration, resolves its names, and applies it.
+    /// Loads the configuration, resolves its names, and applies it. Where that fails, the answers that are awaited for
+    /// what runs are still awaited.
     fn follow(&mut self) -> Result<Reloaded, Error> {
-        self.late = None;
         self.configuration.load()?;
         let mut lookups = Lookups::begin(self.configuration.hosts());
         lookups.wait(LOOKUP);
@@ -182,7 +182,9 @@ impl Service {
             kept.iter().any(|spec| spec.name == *name) || handovers.iter().any(|handover| handover.of == *name)
         };
         // Changes begin here. Instances that are to go end first: their names and ports may be needed again.
-        let tables = tables::present(&fresh, self.instances.iter().map(|instance| &instance.spec));
+        let before = self.instances.iter().map(|instance| &instance.spec);
+        let (tables, lost) = tables::present(&fresh, before, &mut self.notify);
+        lost.iter().for_each(|error| self.complain(error));
         let (stay, go): (Vec<Instance>, Vec<Instance>) = self.instances.drain(..).partition(stays);
         self.instances = stay;
         let mut gone = Vec::new();
@@ -214,11 +216,12 @@ impl Service {
                     self.complain(&lost.why("the previous configuration could not be restored completely"));
                 }
                 self.put_back(gone);
-                tables::restore(&tables).iter().for_each(|lost| self.complain(lost));
+                tables::restore(tables, &mut self.notify).iter().for_each(|lost| self.complain(lost));
                 return Err(error);
             }
         }
-        let wrong = [tables::restore(&tables), tables::load(kept.iter())].concat();
+        let mut wrong = tables::restore(tables, &mut self.notify);
+        wrong.extend(tables::load(kept.iter(), &mut self.notify));
         wrong.iter().for_each(|error| self.complain(error));
         outcome.failed = self.set_all(&assignments_of);
         outcome.knobs.retain(|name| !outcome.failed.contains(name));
@@ -372,37 +375,42 @@ impl Service {
     /// differs, the successor has their knobs. Returns the names of those that had nothing to take over and started
     /// anew.
     fn hand_over(&mut self, handovers: &[Handover]) -> Result<Vec<String>, Error> {
-        let mut names: Vec<String> = Vec::new();
         let mut anew = Vec::new();
-        for Handover { of, spec, shared } in handovers {
-            // After the first step the instance runs under the name of its successor.
-            let is = |name: &str| self.instances.iter().any(|instance| instance.spec.name == name);
-            let Some(name) = [of, &spec.name].into_iter().chain(shared).find(|name| is(name)).cloned() else {
-                names.push(of.clone());
-                continue;
-            };
+        for handover in handovers {
+            let Handover { spec, shared, .. } = handover;
+            let name = self.holder(handover)?;
             if self.has(&name, spec) {
-                names.push(name);
                 continue;
             }
             let members = self.instances.iter().find(|instance| instance.spec.name == name).map(|i| i.spec.members());
             let alone = if spec.members() == shared.len() { Some(spec.clone()) } else { spec.only(shared) };
-            match alone.filter(|_| members.is_some_and(|members| members > shared.len())) {
-                Some(alone) => {
-                    if !self.succeed(&name, &alone, shared)? {
-                        anew.push(spec.name.clone());
-                    }
-                    names.push(alone.name);
-                }
-                None => names.push(name),
+            if let Some(alone) = alone.filter(|_| members.is_some_and(|members| members > shared.len()))
+                && !self.succeed(&name, &alone, shared)?
+            {
+                anew.push(spec.name.clone());
             }
         }
-        for (Handover { spec, shared, .. }, name) in handovers.iter().zip(names) {
+        for handover in handovers {
+            let Handover { spec, shared, .. } = handover;
+            let name = self.holder(handover)?;
             if !self.has(&name, spec) && !self.succeed(&name, spec, shared)? && !anew.contains(&spec.name) {
                 anew.push(spec.name.clone());
             }
         }
         Ok(anew)
+    }
+
+    /// Returns the name of the instance that has the interfaces of a handover. Before, between and after its steps the
+    /// instance has other names, which others may have then: a name only decides between several.
+    fn holder(&self, Handover { of, spec, shared }: &Handover) -> Result<String, Error> {
+        let has_all = |instance: &&Instance| {
+            let devs = instance.spec.devs();
+            shared.iter().all(|dev| devs.contains(dev))
+        };
+        let is_other = |instance: &&Instance| ![of, &spec.name].contains(&&instance.spec.name);
+        let found = self.instances.iter().filter(has_all).min_by_key(is_other);
+        let found = found.map(|instance| instance.spec.name.clone());
+        found.ok_or_else(|| Error::new(Kind::NotFound, format!("{of} does not run"), "segue stat"))
     }
 
     /// Returns whether the instance `name` has the tunnels of `spec`, in equal order and with equal addresses.
@@ -539,3 +547,6 @@ fn note_tunnels(tunnels: &mut ChangedTunnels, old: &InstanceSpec, new: &Instance
     tunnels.added.extend(added);
     tunnels.removed.extend(had.into_iter().filter(|dev| !has.contains(dev)));
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,6 +11,7 @@ use segue_host::netlink::Netlink;
 use serde::{Deserialize, Serialize};
 
 use crate::gateway::config::Config;
+use crate::sandbox::WEAK;
 use crate::tunnel::engine;
 use crate::tunnel::kinds::PeerTable;
 use crate::tunnel::plan::Plan;
@@ -199,7 +200,8 @@ impl InstanceSpec {
     pub fn shared(&self, old: &InstanceSpec) -> Vec<String> {
         fn members(spec: &InstanceSpec) -> Vec<(&Plan, Vec<String>)> {
             let each = spec.tokens.split(|token| token.text == ALSO);
-            let words = each.map(|tokens| tokens.iter().map(|token| token.text.clone()).collect());
+            let words =
+                each.map(|tokens| tokens.iter().filter(|token| !is_weak(token)).map(|t| t.text.clone()).collect());
             match &spec.plan {
                 InstancePlan::Tunnels(plans) => plans.iter().zip(words).collect(),
                 InstancePlan::Gateway(_) | InstancePlan::Adapter(_) | InstancePlan::Metrics => Vec::new(),
@@ -253,6 +255,11 @@ impl InstanceSpec {
             spec.tokens.extend_from_slice(tokens);
         }
         spec.tokens.pop_if(|last| last.text == ALSO);
+        // The process has this option whichever of its tunnels is written with it.
+        if let Some(weak) = self.tokens.iter().find(|token| is_weak(token)).filter(|_| !spec.tokens.iter().any(is_weak))
+        {
+            spec.tokens.insert(0, weak.clone());
+        }
         Some(spec)
     }
 
@@ -273,9 +280,10 @@ impl InstanceSpec {
     /// Adds the tunnels of `other` to this instance.
     pub fn append(&mut self, other: InstanceSpec) {
         let also = Token::new(ALSO, other.header.clone());
-        // Options belong to the process: they are those of the first one, in front.
+        // Options belong to the process: they are those of the first one, in front. One that it has is not repeated.
+        let has_weak = self.tokens.iter().any(is_weak);
         self.tokens.push(also);
-        self.tokens.extend(other.tokens);
+        self.tokens.extend(other.tokens.into_iter().filter(|token| !(has_weak && is_weak(token))));
         self.assignments.extend(other.assignments);
         if let (InstancePlan::Tunnels(plans), InstancePlan::Tunnels(others)) = (&mut self.plan, other.plan) {
             let (trace, trace_size) =
@@ -283,6 +291,12 @@ impl InstanceSpec {
             plans.extend(others.into_iter().map(|plan| Plan { trace: trace.clone(), trace_size, ..plan }));
         }
     }
+}
+
+/// Returns whether a word is the option of a process without a part of the sandbox, the only one that several tunnels
+/// of a port may be written with.
+fn is_weak(token: &Token) -> bool {
+    token.text == WEAK
 }
 
 fn has(devs: &[String], dev: &str) -> bool {

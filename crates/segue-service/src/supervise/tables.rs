@@ -1,59 +1,166 @@
 //! Preservation of peer tables over a reload: a restarted tunnel gets its previous table, and a continuing one reloads
 //! its file.
+//!
+//! A table takes time to be made, and an instance may not answer: all tunnels are asked at the same time, and the
+//! service manager is told meanwhile that the service is alive. A large table is asked for or sent only where the
+//! instance has just answered a small request.
 
-use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use segue_control::client;
 use segue_control::error::{Error, Kind};
 use segue_control::peers::{Change, Table};
+use segue_control::protocol::TABLE_LEN;
 
+use super::file;
+use super::notify::Notify;
 use super::spec::InstanceSpec;
+use crate::started;
 
-/// Returns the current tables of those `specs` that are to be restarted and have one, with their names. `before` are
-/// the running instances. A file that was not there before has the table of the start.
+/// Largest number of tunnels that are asked at the same time.
+const TOGETHER: usize = 32;
+/// Longest wait for the next outcome. The requests to a tunnel end by themselves before that: it is for a file in a
+/// file system that does not answer.
+const LONGEST: Duration = Duration::from_secs(100);
+
+/// Returns the current tables of those `specs` that are to be restarted and have one, with their names, and the
+/// failures. `before` are the running instances. A file that was not there before has the table of the start.
 pub(super) fn present<'a>(
     specs: &[InstanceSpec],
     before: impl Iterator<Item = &'a InstanceSpec> + Clone,
-) -> Vec<(String, Table)> {
+    notify: &mut Notify,
+) -> (Vec<(String, Table)>, Vec<Error>) {
     let stays = |spec: &&InstanceSpec| {
         let old = before.clone().find(|old| old.name == spec.name).and_then(InstanceSpec::table);
         spec.table().zip(old).is_some_and(|(new, old)| new.file == old.file)
     };
-    let stay = specs.iter().filter(stays);
-    stay.filter_map(|spec| Some((spec.name.clone(), client::peers(&spec.name).ok()?.table()))).collect()
+    let names = specs.iter().filter(stays).map(|spec| spec.name.clone()).collect();
+    let read = |name: &String, _: &AtomicBool| -> Result<(String, Table), Error> {
+        client::one(name)?;
+        Ok((name.clone(), client::peers(name)?.table()))
+    };
+    let (mut tables, mut lost) = (Vec::new(), Vec::new());
+    for outcome in each(names, notify, read).into_iter().flatten() {
+        match outcome {
+            Ok(table) => tables.push(table),
+            // Others have no process, or no table.
+            Err(error) if error.kind == Kind::System => lost.push(error),
+            Err(_) => {}
+        }
+    }
+    (tables, lost)
 }
 
 /// Restores the tables of restarted tunnels, unless the file of the start has a later one. Returns the failures.
-pub(super) fn restore(tables: &[(String, Table)]) -> Vec<Error> {
-    let is_behind = |name: &str, table: &Table| {
-        client::peers(name).is_ok_and(|now| table.generation.is_some_and(|before| before > now.generation))
+pub(super) fn restore(tables: Vec<(String, Table)>, notify: &mut Notify) -> Vec<Error> {
+    let restore = |(name, table): &(String, Table), _: &AtomicBool| -> Result<(), Error> {
+        client::one(name)?;
+        let now = client::peers(name)?.generation;
+        if table.generation.is_some_and(|before| before > now) {
+            client::peer_sync(name, table)?;
+        }
+        Ok(())
     };
-    let lost = tables.iter().filter(|(name, table)| is_behind(name, table));
-    lost.filter_map(|(name, table)| client::peer_sync(name, table).err()).collect()
+    let lost = each(tables, notify, restore).into_iter().flatten().filter_map(Result::err);
+    // What does not run has the table of its next start.
+    lost.filter(|error| error.kind != Kind::NotFound).collect()
 }
 
-/// Reloads the peer table file of each continuing tunnel that has one. Returns the failures, of which each tunnel is
-/// told too.
-pub(super) fn load<'a>(specs: impl Iterator<Item = &'a InstanceSpec>) -> Vec<Error> {
-    let load = |spec: &InstanceSpec| {
-        let path = spec.table()?.file.as_ref()?;
-        let name = path.display().to_string();
-        let text = fs::read(path).map_err(|error| {
-            Error::system(format!("cannot read the peers in {name}"), &error, "the table of before stays")
-        });
-        let table = text.and_then(|text| Table::read(&text, &name));
-        let refused = match table.and_then(|table| client::peer_sync(&spec.name, &table)) {
+/// Reloads the peer table file of each continuing tunnel that has one. Returns the failures, of which each tunnel that
+/// answers is told too.
+pub(super) fn load<'a>(specs: impl Iterator<Item = &'a InstanceSpec>, notify: &mut Notify) -> Vec<Error> {
+    let with_file = |spec: &InstanceSpec| Some((spec.name.clone(), spec.table()?.file.clone()?));
+    let all: Vec<(String, PathBuf)> = specs.filter_map(with_file).collect();
+    let outcomes = each(all.clone(), notify, |(name, path), is_over| load_one(name, path, is_over).err());
+    let silent =
+        |path: &Path| unread(path, &io::Error::new(io::ErrorKind::TimedOut, "its file system does not answer"));
+    let failures = all.iter().zip(outcomes).map(|((_, path), outcome)| outcome.unwrap_or_else(|| Some(silent(path))));
+    failures.flatten().collect()
+}
+
+/// Loads the peer table of the tunnel `name` from its file, unless that is over meanwhile.
+fn load_one(name: &str, path: &Path, is_over: &AtomicBool) -> Result<(), Error> {
+    let table = read(path);
+    if is_over.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    let answers = client::one(name);
+    let refused = match (table, answers) {
+        (Err(wrong), Err(_)) => return Err(wrong),
+        (Ok(_), Err(silent)) => return Err(silent),
+        (Err(wrong), Ok(_)) => wrong,
+        (Ok(table), Ok(_)) => match client::peer_sync(name, &table) {
             Ok(changes) => {
                 // The state of the tunnel names them all; the others are in force.
-                let first = changes.refused_peers.first()?;
-                let message = format!("{name}: {} of the peers are refused", changes.refused);
-                return Some(Error::new(Kind::BadValue, message, "segue stat -j").why(first.to_string()));
+                let Some(first) = changes.refused_peers.first() else { return Ok(()) };
+                let message = format!("{}: {} of the peers are refused", path.display(), changes.refused);
+                return Err(Error::new(Kind::BadValue, message, "segue stat -j").why(first.to_string()));
             }
-            Err(error) => error,
-        };
-        // One that does not answer shows nothing in its state either.
-        let _ = client::peer_change(&spec.name, Change::Keep(refused.sentence()));
-        Some(refused)
+            // One that does not answer shows nothing in its state either.
+            Err(silent) if silent.kind == Kind::System => return Err(silent),
+            Err(refused) => refused,
+        },
     };
-    specs.filter_map(load).collect()
+    let _ = client::peer_change(name, Change::Keep(refused.sentence()));
+    Err(refused)
+}
+
+/// Reads the peer table in a file.
+fn read(path: &Path) -> Result<Table, Error> {
+    let text = file::read(path, TABLE_LEN).map_err(|error| unread(path, &error))?;
+    if text.len() > TABLE_LEN {
+        let why = format!("it has more than {TABLE_LEN} bytes");
+        return Err(unread(path, &io::Error::new(io::ErrorKind::FileTooLarge, why)));
+    }
+    Table::read(&text, &path.display().to_string())
+}
+
+/// Returns the error for a file with peers that cannot be read.
+fn unread(path: &Path, error: &io::Error) -> Error {
+    Error::system(format!("cannot read the peers in {}", path.display()), error, "the table of before stays")
+}
+
+/// Calls `work` for each of `all`, many at the same time, while the service manager is told that the service is alive.
+/// Returns the outcomes in the order of `all`; `None` for those that have not come by [`LONGEST`], of which `work` is
+/// told by its second argument.
+fn each<T: Send + 'static, R: Send + 'static>(
+    all: Vec<T>,
+    notify: &mut Notify,
+    work: fn(&T, &AtomicBool) -> R,
+) -> Vec<Option<R>> {
+    let mut done: Vec<Option<R>> = all.iter().map(|_| None).collect();
+    let (sender, outcomes) = channel();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let waiting = Arc::new(Mutex::new(all.into_iter().enumerate()));
+    for _ in 0..done.len().min(TOGETHER) {
+        let (sender, is_over, waiting) = (sender.clone(), Arc::clone(&is_over), Arc::clone(&waiting));
+        let next = move || waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let run = move || {
+            while let Some((at, one)) = next()
+                && sender.send((at, work(&one, &is_over))).is_ok()
+            {}
+        };
+        // The threads that there are do the work of those that cannot be started.
+        if started::spawn("tables", run).is_err() {
+            break;
+        }
+    }
+    drop(sender);
+    let mut last = Instant::now();
+    loop {
+        let left = LONGEST.saturating_sub(last.elapsed());
+        match outcomes.recv_timeout(notify.due().map_or(left, |due| due.min(left))) {
+            Ok((at, outcome)) => (done[at], last) = (Some(outcome), Instant::now()),
+            Err(RecvTimeoutError::Timeout) if !left.is_zero() => {}
+            Err(_) => break,
+        }
+        notify.keep_alive();
+    }
+    is_over.store(true, Ordering::Relaxed);
+    done
 }

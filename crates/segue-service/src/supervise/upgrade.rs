@@ -6,6 +6,7 @@
 //! its own ([`crate::handover`]), one after the other.
 
 use std::collections::BTreeSet;
+use std::env;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
@@ -181,7 +182,7 @@ impl Service {
         let set = |inherited: bool| fds.iter().try_for_each(|fd| process::set_inherited(*fd, inherited));
         let environment: Vec<(OsString, OsString)> = environment().collect();
         let error = match set(true) {
-            Ok(()) => process::replace_program(program, &arguments(&state), &environment),
+            Ok(()) => process::replace_program(program, &arguments(env::args_os(), &state, &[]), &environment),
             Err(error) => error,
         };
         // The programs that this one starts get none of them.
@@ -309,7 +310,8 @@ fn try_program(program: &Path, state: &File) -> Result<(), Error> {
     };
     let failed = |error: io::Error| refused(error.to_string());
     let mut command = Command::new(program);
-    command.args(arguments(state).into_iter().skip(1)).arg("--check").env_clear().envs(environment());
+    let words = arguments(env::args_os(), state, &["--check"]);
+    command.args(words.into_iter().skip(1)).env_clear().envs(environment());
     let output = sys::memory_file(c"segue-answer").map_err(failed)?;
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(output.try_clone().map_err(failed)?);
     let mut child = command.spawn().map_err(failed)?;
@@ -336,22 +338,24 @@ fn try_program(program: &Path, state: &File) -> Result<(), Error> {
     Err(refused(if line.is_empty() { status.to_string() } else { printable_line(line) }))
 }
 
-/// Returns the command line of this process, with the descriptor that holds the state.
-fn arguments(state: &File) -> Vec<OsString> {
+/// Returns the command line `words` of this process with the descriptor that holds the state, and with further
+/// options.
+fn arguments(words: impl Iterator<Item = OsString>, state: &File, more: &[&str]) -> Vec<OsString> {
     let is_option = |word: &OsString| {
         word.as_encoded_bytes().strip_prefix(OPTION.as_bytes()).is_some_and(|rest| rest.starts_with(b"="))
     };
-    let mut words: Vec<OsString> = std::env::args_os().filter(|word| !is_option(word)).collect();
+    let mut words: Vec<OsString> = words.filter(|word| !is_option(word)).collect();
     // In front of what may follow a `--`.
     let at = words.iter().position(|word| word == "run").map_or(words.len(), |at| at + 1);
-    words.insert(at, format!("{OPTION}={}", state.as_raw_fd()).into());
+    let resume = OsString::from(format!("{OPTION}={}", state.as_raw_fd()));
+    words.splice(at..at, iter::once(resume).chain(more.iter().map(OsString::from)));
     words
 }
 
 /// Returns the environment for the new program: this program's, without the sockets taken over from the service
 /// manager.
 fn environment() -> impl Iterator<Item = (OsString, OsString)> {
-    std::env::vars_os().filter(|(name, _)| !name.as_encoded_bytes().starts_with(b"LISTEN_"))
+    env::vars_os().filter(|(name, _)| !name.as_encoded_bytes().starts_with(b"LISTEN_"))
 }
 
 #[cfg(test)]
@@ -359,6 +363,22 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
+
+    #[test]
+    fn the_new_program_gets_its_options_in_front_of_a_file_that_follows_two_dashes() {
+        let state = sys::memory_file(c"segue-run").unwrap();
+        let resume = format!("--resume={}", state.as_raw_fd());
+        for (words, expected) in [
+            ("segue run -- a.toml", format!("segue run {resume} --check -- a.toml")),
+            // A program that was itself a successor.
+            ("segue -j run --resume=3 -c a.toml", format!("segue -j run {resume} --check -c a.toml")),
+        ] {
+            let words = || words.split(' ').map(OsString::from);
+            let given = |more| arguments(words(), &state, more).join(" ".as_ref()).into_string().unwrap();
+            assert_eq!(given(&["--check"]), expected);
+            assert_eq!(given(&[]), expected.replace(" --check", ""));
+        }
+    }
 
     #[test]
     fn what_is_kept_is_read_as_it_was_written_and_less_is_read_too() {
