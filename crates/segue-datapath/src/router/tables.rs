@@ -54,7 +54,7 @@ pub struct Neighbour {
     pub hop: Hop,
     /// Link address of the neighbour.
     pub mac: [u8; 6],
-    /// Whether the neighbour is permanent (NUD_PERMANENT) and so never probed.
+    /// Whether the neighbour is never probed (NUD_PERMANENT, or NUD_NOARP with an address).
     pub is_permanent: bool,
 }
 
