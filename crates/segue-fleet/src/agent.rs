@@ -152,7 +152,7 @@ impl Agent<'_> {
         loop {
             match self.datapath.state() {
                 Ok(seen) => {
-                    self.state.table_error = None;
+                    self.table_taken();
                     return Ok(Some(seen));
                 }
                 Err(error) => self.tunnel_failed(&error),
@@ -220,9 +220,13 @@ impl Agent<'_> {
             }
             Event::Renewed => {
                 self.state.renewed = Some(now());
+                // One that is stale has the failure to reach etcd.
+                if self.state.state == Engine::Connected {
+                    self.state.error = None;
+                }
                 self.publish();
             }
-            Event::NotRenewed(why) => self.announce.note(&format!("the lease is not renewed: {why}")),
+            Event::NotRenewed(why) => self.not_renewed(&why),
             Event::Listed(listed, revision) => {
                 self.reached(None);
                 // After a restore of a backup it can be lower than before.
@@ -271,11 +275,14 @@ impl Agent<'_> {
         let mtu = self.announce.mtu(&self.settings.terms.name);
         let file = SubnetEnv { network: config.network, subnet: *subnet, mtu };
         let path = &self.settings.subnet_file;
-        if SubnetEnv::read(path) == Some(file) {
-            return;
-        }
-        if let Err(error) = file.write(path) {
-            self.announce.note(&format!("cannot write {}: {error}", path.display()));
+        let done = if SubnetEnv::read(path) == Some(file) { Ok(()) } else { file.write(path) };
+        let failure = done.err().map(|error| format!("cannot write {}: {error}", path.display()));
+        if self.state.file_error != failure {
+            if let Some(failure) = &failure {
+                self.announce.note(failure);
+            }
+            self.state.file_error = failure;
+            self.publish();
         }
     }
 
@@ -335,6 +342,15 @@ impl Agent<'_> {
         // Its own lease first: others may have seen it end.
         let _ = self.check.send(());
         self.publish();
+    }
+
+    fn not_renewed(&mut self, why: &str) {
+        let error = format!("the lease is not renewed: {why}");
+        self.announce.note(&error);
+        if self.state.state == Engine::Connected {
+            self.state.error = Some(error);
+            self.publish();
+        }
     }
 
     fn stale(&mut self, why: &str) {
@@ -431,7 +447,7 @@ impl Agent<'_> {
             Ok(refused) => {
                 self.is_synced = true;
                 self.state.generation = generation;
-                self.state.table_error = None;
+                self.table_taken();
                 let (count, named) = &refused;
                 let unnamed = usize::try_from(*count).unwrap_or(usize::MAX).saturating_sub(named.len());
                 let named = named.iter().map(|one| (one.key.as_str(), one.why.as_str()));
@@ -448,8 +464,13 @@ impl Agent<'_> {
         }
     }
 
+    fn table_taken(&mut self) {
+        (self.state.table_error, self.state.table_failed) = (None, None);
+    }
+
     fn tunnel_failed(&mut self, error: &Error) {
         let text = error.sentence();
+        self.state.table_failed.get_or_insert_with(now);
         if self.state.table_error.as_ref() != Some(&text) {
             self.announce.note(&format!("the tunnel does not take the table: {text}"));
             self.state.table_error = Some(text);
@@ -457,7 +478,8 @@ impl Agent<'_> {
         }
     }
 
-    /// Checks that the tunnel still has the table, and ends the grace time when it is over.
+    /// Checks that the tunnel still has the table and that `subnet.env` is there, and ends the grace time when it is
+    /// over.
     fn tick(&mut self) -> Result<(), Error> {
         if self.held_until.is_some_and(|until| Instant::now() >= until) {
             self.held_until = None;
@@ -479,20 +501,22 @@ impl Agent<'_> {
             // A tunnel that was started again has no table; another controller's table is replaced.
             Ok(seen) if (seen.process, seen.generation) != (self.process, self.state.generation) || !self.is_synced => {
                 (self.process, self.state.generation) = (seen.process, seen.generation);
-                self.write_subnet_file();
                 self.sync();
                 self.publish();
             }
             Ok(_) if self.state.table_error.is_some() => {
-                self.state.table_error = None;
+                self.table_taken();
                 self.publish();
             }
             Ok(_) => {}
             Err(error) => {
                 self.is_synced = false;
                 self.tunnel_failed(&error);
+                return Ok(());
             }
         }
+        // The tunnel is there, and its MTU is known. The file may be missing, or was not writable before.
+        self.write_subnet_file();
         Ok(())
     }
 

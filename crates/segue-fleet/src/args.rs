@@ -65,7 +65,7 @@ pub enum Call {
         subnet: String,
         /// The address of this host.
         public_ip: String,
-        /// After how many seconds hosts that flanneld does not report again are removed.
+        /// After how many seconds without an `add` hosts that flanneld has not reported again are removed.
         #[arg(long, value_name = "SECS", default_value_t = 20)]
         grace: u32,
     },
@@ -88,7 +88,7 @@ pub enum Call {
     Sweep {
         /// Number of the sync round; peers that it did not confirm are removed.
         round: u64,
-        /// Seconds until the peer is removed.
+        /// Seconds without an `add` after which they are removed.
         grace: u32,
     },
 }

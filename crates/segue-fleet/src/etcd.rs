@@ -298,6 +298,8 @@ impl Etcd {
             }
             if result.canceled.is_true() {
                 let why = result.cancel_reason.text().unwrap_or("it ended the watch");
+                // A watch has no status: the reason can be that the token is old, in one of several texts.
+                self.token = None;
                 self.leave();
                 return Err(EtcdError::Unreachable(format!("etcd: {why}")));
             }
@@ -454,8 +456,9 @@ fn refused(code: i64, text: &str) -> EtcdError {
         return EtcdError::Compacted;
     }
     let text: String = segue_control::error::printable_line(text).chars().take(200).collect();
-    // Version 3.4 answers so to a token that it no longer has.
-    let code = if text.contains("invalid auth token") { UNAUTHENTICATED } else { code };
+    // Version 3.4 answers so to a token that it no longer has, and others to one from before a change of a permission.
+    let is_old = text.contains("invalid auth token") || text.contains("revision of auth store is old");
+    let code = if is_old { UNAUTHENTICATED } else { code };
     EtcdError::Refused(code, text)
 }
 

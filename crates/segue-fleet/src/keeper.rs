@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use segue_control::error::{Error, Kind};
 
@@ -14,11 +14,16 @@ use crate::etcd::{Etcd, EtcdError, Made};
 use crate::event::{Acquired, Event};
 use crate::lease::{self, Offer};
 use crate::network::{Network, is_host};
+use crate::roster::Record;
 
 /// Longest wait between attempts to reach etcd.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(15);
 /// Longest time between renewals of the lease.
 const RENEWAL: Duration = Duration::from_secs(3600);
+/// Shortest time between renewals of the lease for a message: the registry reports what this host writes, too.
+const DISTANCE: Duration = Duration::from_millis(500);
+/// Time within which a lease of this host's address that another program writes twice shows another agent.
+const CONTEST: Duration = Duration::from_secs(60);
 /// The number of other hosts that may win a race for a subnet before it is reported; the attempts continue.
 const RACES: usize = 100;
 
@@ -50,6 +55,8 @@ struct Held {
     id: i64,
     /// The network of the fleet.
     network: Network,
+    /// The time at which this host last wrote it in place of another program's with the same address.
+    rewritten: Option<Instant>,
 }
 
 /// A lease of etcd with which no put is known to have succeeded.
@@ -60,7 +67,8 @@ struct Spare {
     subnet: Network,
 }
 
-/// Acquires a lease and keeps it alive until the receiver of `events` is gone. A message on `check` renews it at once.
+/// Acquires a lease and keeps it alive until it is lost or the receiver of `events` is gone. A message on `check`
+/// renews it soon.
 pub fn run(mut etcd: Etcd, terms: &Terms, events: &SyncSender<Event>, check: &Receiver<()>) {
     let mut backoff = Backoff::new(LONGEST_WAIT.min(terms.ttl / 4));
     let mut spare = None;
@@ -87,18 +95,25 @@ pub fn run(mut etcd: Etcd, terms: &Terms, events: &SyncSender<Event>, check: &Re
     let interval = (terms.ttl / 3).min(RENEWAL);
     let mut wait = interval;
     backoff.succeeded();
+    let mut last = Instant::now();
     loop {
         match check.recv_timeout(wait) {
             Err(RecvTimeoutError::Disconnected) => return,
-            Ok(()) | Err(RecvTimeoutError::Timeout) => while check.try_recv().is_ok() {},
+            Ok(()) => std::thread::sleep(DISTANCE.saturating_sub(last.elapsed())),
+            Err(RecvTimeoutError::Timeout) => {}
         }
+        while check.try_recv().is_ok() {}
+        last = Instant::now();
         let event = match renew(&mut etcd, terms, &mut held, &mut spare) {
             Ok(()) => {
                 backoff.succeeded();
                 wait = interval;
                 Event::Renewed
             }
-            Err(Failure::Fatal(error)) => Event::Fatal(error),
+            Err(Failure::Fatal(error)) => {
+                let _ = events.send(Event::Fatal(error));
+                return;
+            }
             Err(Failure::Later(why)) => {
                 wait = backoff.failed().min(interval);
                 Event::NotRenewed(why)
@@ -208,7 +223,7 @@ fn acquire(etcd: &mut Etcd, terms: &Terms, spare: &mut Option<Spare>) -> Result<
             spare.take_if(|spare| spare.id == id);
             let network = config.network;
             let acquired = Acquired { config, subnet, is_reservation: id == 0, endpoint: etcd.endpoint().to_owned() };
-            return Ok((Held { key, value, subnet, id, network }, acquired));
+            return Ok((Held { key, value, subnet, id, network, rewritten: None }, acquired));
         }
     }
     Err(Failure::Later(format!("other hosts were faster {RACES} times")))
@@ -230,9 +245,16 @@ fn renew(etcd: &mut Etcd, terms: &Terms, held: &mut Held, spare: &mut Option<Spa
     // An address that no host can have names none.
     let owner = found.as_ref().and_then(|record| lease::public_address(&record.value));
     let owner = owner.filter(|owner| is_host(*owner) && !held.network.contains(*owner));
+    let is_own = |record: &Record| record.lease == held.id && record.value == held.value.as_bytes();
+    // A put of this host that was executed without an answer is no other program's.
+    let is_late = |record: &Record| spare.as_ref().is_some_and(|spare| spare.id == record.lease);
+    let is_contested = owner.is_some() && found.as_ref().is_some_and(|record| !is_own(record) && !is_late(record));
     let (id, made) = match &found {
-        Some(record) if alive && record.lease == held.id && record.value == held.value.as_bytes() => return Ok(()),
+        Some(record) if alive && is_own(record) => return Ok(()),
         Some(_) if owner.is_some_and(|owner| owner != terms.address) => return Err(lost(terms, held)),
+        Some(_) if is_contested && held.rewritten.is_some_and(|then| then.elapsed() < CONTEST) => {
+            return Err(contested(terms, held));
+        }
         // A value that names no host is written again.
         Some(record) => {
             let is_reservation = record.lease == 0 && (held.id == 0 || owner.is_some());
@@ -247,11 +269,27 @@ fn renew(etcd: &mut Etcd, terms: &Terms, held: &mut Held, spare: &mut Option<Spa
     match made {
         Made::New(_) => {
             spare.take_if(|spare| spare.id == id);
-            held.id = id;
+            let before = std::mem::replace(&mut held.id, id);
+            if alive && before != 0 && before != id {
+                // It has no key any more, and ends by itself otherwise.
+                let _ = etcd.revoke(before);
+            }
+            if is_contested {
+                held.rewritten = Some(Instant::now());
+            }
             Ok(())
         }
         Made::Exists => Err(Failure::Later(format!("{} changed in between", held.key))),
     }
+}
+
+fn contested(terms: &Terms, held: &Held) -> Failure {
+    let error = Error::new(
+        Kind::Conflict,
+        format!("another agent has the address {}", terms.address),
+        "end one of the two, or --public-ip with another address",
+    );
+    Failure::Fatal(error.why(format!("it writes the lease {} too, time and again", held.key)))
 }
 
 fn lost(terms: &Terms, held: &Held) -> Failure {

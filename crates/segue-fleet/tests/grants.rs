@@ -1,13 +1,13 @@
 //! Tests of the leases of etcd of an agent that etcd refuses, or does not answer: its attempts do not leave one lease
-//! each, and no lease keeps two subnets alive.
+//! each, and no lease keeps two subnets alive. Nor do two agents that have one address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Parser;
 use segue_fleet::args::{Cli, Command};
@@ -19,6 +19,8 @@ use serde_json::{Value, json};
 
 /// Longest wait for any expected event.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// A time to live with short waits between attempts: they are at most a quarter of it.
+const SHORT: Duration = Duration::from_millis(400);
 /// `{"Network":"198.19.0.0/16"}` of the key `/coreos.com/network/config`.
 const CONFIG: &str = r#"{"header":{"cluster_id":"1","revision":"1"},"kvs":[{"key":"L2NvcmVvcy5jb20vbmV0d29yay9jb25maWc=","value":"eyJOZXR3b3JrIjoiMTk4LjE5LjAuMC8xNiJ9","mod_revision":"1","create_revision":"1"}]}"#;
 /// The key of the configuration in base64, as etcd has it.
@@ -66,8 +68,8 @@ fn answer(client: TcpStream, number: usize, paths: &mpsc::Sender<String>) -> Opt
     Some(())
 }
 
-/// Starts a keeper of this cluster, which ends with the receiver of its events.
-fn keep(url: &str) -> (Receiver<Event>, thread::JoinHandle<()>) {
+/// Starts a keeper of this cluster, which ends with the receiver of its events, or the sender of checks.
+fn keep(url: &str, ttl: Duration) -> (Receiver<Event>, Sender<()>, thread::JoinHandle<()>) {
     let words = ["segue-fleet", "etcd", "--endpoints", url, "--public-ip", "198.18.0.1", "--ttl", "60s"];
     let Command::Etcd(args) = Cli::try_parse_from(words).unwrap().command else { panic!() };
     let terms = Terms {
@@ -76,17 +78,14 @@ fn keep(url: &str) -> (Receiver<Event>, thread::JoinHandle<()>) {
         name: "t1".to_owned(),
         end: LocalEndpoint { listen: vec!["fou:8285".to_owned()], ..LocalEndpoint::default() },
         offer: None,
-        // The wait between attempts is at most a quarter of it.
-        ttl: Duration::from_millis(400),
+        ttl,
         before: None,
     };
     let client = connect::etcd(&args).unwrap();
     let (events, inbox) = mpsc::sync_channel(0);
-    let keeper = thread::spawn(move || {
-        let (_check, checks) = mpsc::channel();
-        keeper::run(client, &terms, &events, &checks);
-    });
-    (inbox, keeper)
+    let (check, checks) = mpsc::channel();
+    let keeper = thread::spawn(move || keeper::run(client, &terms, &events, &checks));
+    (inbox, check, keeper)
 }
 
 #[test]
@@ -99,7 +98,7 @@ fn an_agent_that_may_not_write_leaves_one_lease_of_etcd_however_often_it_tries()
             answer(client, number, &sender);
         }
     });
-    let (inbox, keeper) = keep(&url);
+    let (inbox, _check, keeper) = keep(&url, SHORT);
     for _ in 0..10 {
         match inbox.recv_timeout(PATIENCE).unwrap() {
             Event::Stale(why) => assert!(why.contains("permission denied"), "{why}"),
@@ -122,6 +121,7 @@ struct Registry {
     first: Option<Value>,
     puts: usize,
     grants: usize,
+    renewals: u32,
     revoked: BTreeSet<String>,
     /// Whether another host gets the first subnet meanwhile; the first put then stays to be executed.
     is_taken: bool,
@@ -147,7 +147,11 @@ impl Registry {
                 self.grants += 1;
                 json!({ "header": header, "ID": self.grants.to_string(), "TTL": "60" })
             }
-            "/v3/lease/keepalive" => json!({ "result": { "header": header, "ID": id, "TTL": "60" } }),
+            "/v3/lease/keepalive" => {
+                self.renewals += 1;
+                let ttl = if self.revoked.contains(id) { "0" } else { "60" };
+                json!({ "result": { "header": header, "ID": id, "TTL": ttl } })
+            }
             "/v3/lease/revoke" => {
                 self.revoked.insert(id.to_owned());
                 self.keys.retain(|_, (lease, _)| lease != id);
@@ -188,23 +192,29 @@ fn key(request: &Value) -> String {
     request["success"][0]["requestPut"]["key"].as_str().unwrap().to_owned()
 }
 
+/// Serves a registry on a loopback port, and returns it with its address.
+fn serve(registry: Registry) -> (Arc<Mutex<Registry>>, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let registry = Arc::new(Mutex::new(registry));
+    let shared = Arc::clone(&registry);
+    thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let Some((path, body)) = request(&client) else { continue };
+            let answer = shared.lock().unwrap().answer(&path, &serde_json::from_str(&body).unwrap());
+            if let Some(answer) = answer {
+                reply(client, "200 OK", &answer.to_string());
+            }
+        }
+    });
+    (registry, url)
+}
+
 #[test]
 fn a_put_that_is_executed_after_its_time_leaves_no_lease_with_two_subnets() {
     for is_taken in [false, true] {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let registry = Arc::new(Mutex::new(Registry { is_taken, ..Registry::default() }));
-        let shared = Arc::clone(&registry);
-        thread::spawn(move || {
-            for client in listener.incoming().map_while(Result::ok) {
-                let Some((path, body)) = request(&client) else { continue };
-                let answer = shared.lock().unwrap().answer(&path, &serde_json::from_str(&body).unwrap());
-                if let Some(answer) = answer {
-                    reply(client, "200 OK", &answer.to_string());
-                }
-            }
-        });
-        let (inbox, keeper) = keep(&url);
+        let (registry, url) = serve(Registry { is_taken, ..Registry::default() });
+        let (inbox, _check, keeper) = keep(&url, SHORT);
         loop {
             match inbox.recv_timeout(PATIENCE).unwrap() {
                 Event::Stale(_) => {}
@@ -224,4 +234,43 @@ fn a_put_that_is_executed_after_its_time_leaves_no_lease_with_two_subnets() {
         assert_eq!(leases, [expected], "taken: {is_taken}");
         assert!(registry.grants <= registry.revoked.len() + 1);
     }
+}
+
+#[test]
+fn of_two_agents_with_one_address_one_ends_and_they_leave_no_leases() {
+    // No put is left without an answer.
+    let (registry, url) = serve(Registry { puts: 1, ..Registry::default() });
+    let begin = Instant::now();
+    let agents: Vec<_> = (0..2)
+        .map(|_| {
+            let agent = keep(&url, PATIENCE);
+            assert!(matches!(agent.0.recv_timeout(PATIENCE).unwrap(), Event::Acquired(_)));
+            agent
+        })
+        .collect();
+    let mut ended: Vec<String> = Vec::new();
+    let mut last = None;
+    // A second more shows that the other one stays.
+    while last.is_none_or(|last: Instant| last.elapsed() < Duration::from_secs(1)) {
+        assert!(begin.elapsed() < PATIENCE, "none has ended");
+        for (inbox, check, _) in &agents {
+            // The registry reports what either of them writes.
+            let _ = check.send(());
+            match inbox.try_recv() {
+                Ok(Event::Fatal(error)) => {
+                    ended.push(error.message);
+                    last = Some(Instant::now());
+                }
+                Ok(Event::Renewed) | Err(_) => {}
+                Ok(event) => panic!("{event:?}"),
+            }
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(ended, ["another agent has the address 198.18.0.1"]);
+    let registry = registry.lock().unwrap();
+    assert!(registry.puts <= 1 + 2 + 3, "{} puts", registry.puts - 1);
+    assert!(registry.grants <= registry.revoked.len() + 2, "{} of {}", registry.revoked.len(), registry.grants);
+    let half_seconds = u32::try_from(begin.elapsed().as_millis() / 500).unwrap();
+    assert!(registry.renewals <= 2 * (half_seconds + 1), "{} in {half_seconds} half seconds", registry.renewals);
 }

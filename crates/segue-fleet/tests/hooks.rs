@@ -63,6 +63,15 @@ impl Folder {
         let table: Value = serde_json::from_slice(&bytes).unwrap();
         table["peers"].as_array().unwrap().iter().map(Value::to_string).collect()
     }
+
+    /// Waits until there are `count` peers.
+    fn wait_for(&self, count: usize) {
+        let begin = Instant::now();
+        while self.peers().len() != count {
+            assert!(begin.elapsed() < Duration::from_secs(60), "nothing is swept");
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
 }
 
 impl Drop for Folder {
@@ -125,11 +134,45 @@ fn what_vanished_while_flanneld_was_down_is_swept() {
     assert!(folder.peers().iter().all(|peer| !peer.contains("198.19.3.0/24")));
     // The one that `post` leaves behind by itself.
     folder.call(&[&post[..], &["1"]].concat(), "");
-    let begin = Instant::now();
-    while !folder.peers().is_empty() {
-        assert!(begin.elapsed() < Duration::from_secs(60), "nothing is swept");
-        thread::sleep(Duration::from_millis(50));
+    folder.call(&["add", "198.19.4.0/24", "198.18.0.4"], GUE);
+    folder.wait_for(1);
+    assert!(folder.peers()[0].contains("198.19.4.0/24"));
+}
+
+#[test]
+fn no_host_is_swept_that_flanneld_has_not_come_to_yet() {
+    let folder = Folder::new("slow");
+    let post = ["post", "198.19.0.0/16", "198.19.1.0/24", "198.18.0.1", "--grace"];
+    folder.call(&[&post[..], &["600"]].concat(), "");
+    for n in 2..6 {
+        folder.must("add", n);
     }
+    // Its registry does not answer.
+    folder.call(&[&post[..], &["1"]].concat(), "");
+    thread::sleep(Duration::from_secs(2));
+    assert_eq!(folder.peers().len(), 4);
+    // All hosts together take longer than the grace time; one that is refused is one that it has come to, too.
+    folder.call(&[&post[..], &["3"]].concat(), "");
+    folder.must("add", 2);
+    for _ in 0..3 {
+        thread::sleep(Duration::from_millis(1200));
+        folder.refuse(&["add", "198.19.6.0/24", "198.18.0.6"], "");
+    }
+    thread::sleep(Duration::from_millis(1200));
+    assert_eq!(folder.peers().len(), 4);
+}
+
+#[test]
+fn a_file_of_an_earlier_version_costs_no_host() {
+    let folder = Folder::new("earlier");
+    folder.must("add", 2);
+    folder.must("add", 3);
+    let path = folder.0.join("sgf0.hook.json");
+    let mut memory: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    memory.as_object_mut().unwrap().remove("adds").unwrap();
+    fs::write(&path, memory.to_string()).unwrap();
+    folder.must("add", 4);
+    assert_eq!(folder.peers().len(), 3);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use segue_fleet::config::Config;
-use segue_fleet::etcd::{Etcd, Position};
+use segue_fleet::etcd::{Etcd, Login, Position};
 use segue_fleet::event::Event;
 use segue_fleet::follow;
 use segue_fleet::network::Network;
@@ -34,9 +34,9 @@ fn in_host(test: &str, work: impl FnOnce() + Send) {
     }
 }
 
-/// Starts a member on a loopback port and returns its address. `answer` gets the path and the request, and returns a
-/// document, a text that is none, or a number of MiB of white space; a watch stays open after a first message without
-/// changes.
+/// Starts a member on a loopback port and returns its address. `answer` gets the path and the request, with the token
+/// in its field `token`, and returns a document, a text that is none, or a number of MiB of white space; a watch stays
+/// open after a first message without changes. A document with a field `error` has a status that says so.
 fn member(answer: impl Fn(&str, &Value) -> Value + Send + Sync + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -52,7 +52,7 @@ fn member(answer: impl Fn(&str, &Value) -> Value + Send + Sync + 'static) -> Str
 
 fn serve(mut stream: TcpStream, answer: &dyn Fn(&str, &Value) -> Value) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
-    let (mut head, mut len) = (String::new(), 0);
+    let (mut head, mut len, mut token) = (String::new(), 0, String::new());
     loop {
         let begin = head.len();
         if reader.read_line(&mut head).unwrap_or(0) == 0 {
@@ -62,6 +62,9 @@ fn serve(mut stream: TcpStream, answer: &dyn Fn(&str, &Value) -> Value) {
         if let Some(text) = line.strip_prefix("content-length:") {
             len = text.trim().parse().unwrap();
         }
+        if let Some(text) = line.strip_prefix("authorization:") {
+            text.trim().clone_into(&mut token);
+        }
         if line.is_empty() {
             break;
         }
@@ -69,11 +72,15 @@ fn serve(mut stream: TcpStream, answer: &dyn Fn(&str, &Value) -> Value) {
     let mut body = vec![0; len];
     reader.read_exact(&mut body).unwrap();
     let path = head.split(' ').nth(1).unwrap();
-    let answer = answer(path, &serde_json::from_slice(&body).unwrap());
+    let mut request: Value = serde_json::from_slice(&body).unwrap();
+    request["token"] = token.into();
+    let answer = answer(path, &request);
     let text = answer.as_str().map_or_else(|| answer.to_string(), str::to_owned);
     let is_open = path == "/v3/watch" && text.contains("created") && !text.contains("events");
+    let is_open = is_open && !text.contains("canceled");
+    let status = if answer["error"].is_null() { "200 OK" } else { "400 Bad Request" };
     // The body ends with the connection.
-    let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n");
+    let _ = stream.write_all(format!("HTTP/1.1 {status}\r\nConnection: close\r\n\r\n").as_bytes());
     for _ in 0..answer.as_u64().unwrap_or(0) {
         let _ = stream.write_all(&[b' '; 1 << 20]);
     }
@@ -105,13 +112,21 @@ fn policy(limit: usize) -> Policy {
 }
 
 fn client(members: &[&str]) -> Etcd {
-    Etcd::new(ureq::Agent::new_with_defaults(), members.iter().map(|&member| member.to_owned()).collect(), None)
+    client_of(members, None)
+}
+
+fn client_of(members: &[&str], login: Option<Login>) -> Etcd {
+    let agent = ureq::Agent::config_builder().http_status_as_error(false).build().new_agent();
+    Etcd::new(agent, members.iter().map(|&member| member.to_owned()).collect(), login)
 }
 
 /// Follows a member and returns the events.
 fn follow(member: &str) -> Receiver<Event> {
+    follow_with(client(&[member]))
+}
+
+fn follow_with(client: Etcd) -> Receiver<Event> {
     let (events, inbox) = mpsc::sync_channel(16);
-    let client = client(&[member]);
     thread::spawn(move || follow::run(client, &policy(10), PATIENCE, &events, &AtomicBool::new(false)));
     inbox
 }
@@ -199,6 +214,49 @@ fn a_member_whose_list_has_no_end_is_left_for_the_next_one() {
             let (first, second) = outcome.recv_timeout(PATIENCE).unwrap();
             assert!(first.is_err_and(|error| error.contains(&bad) && error.contains("not in order")));
             assert_eq!(second.unwrap(), 7);
+        }
+    });
+}
+
+#[test]
+fn a_watch_that_is_cancelled_for_its_token_begins_again_with_another_one() {
+    in_host("a_watch_that_is_cancelled_for_its_token", || {
+        let old = "etcdserver: revision of auth store is old";
+        for (reason, is_listed) in [
+            ("rpc error: code = Unauthenticated desc = etcdserver: invalid auth token", true),
+            ("permission denied", true),
+            // Also where the list is refused for it, whose status is that of a wrong argument.
+            (old, true),
+            (old, false),
+        ] {
+            let logins = AtomicUsize::new(0);
+            let url = member(move |path, request| {
+                let is_old = request["token"] == "token-1";
+                match path {
+                    "/v3/auth/authenticate" => {
+                        let number = logins.fetch_add(1, Ordering::SeqCst) + 1;
+                        json!({ "header": header(7, "17"), "token": format!("token-{number}") })
+                    }
+                    "/v3/watch" if is_old => {
+                        let mut message = created(7, "17");
+                        message["result"]["canceled"] = true.into();
+                        message["result"]["cancel_reason"] = reason.into();
+                        message
+                    }
+                    "/v3/watch" => created(7, "17"),
+                    _ if is_old && !is_listed => json!({ "error": old, "message": old, "code": 3 }),
+                    _ => json!({ "header": header(7, "17") }),
+                }
+            });
+            let login = Login { name: "agent".to_owned(), password: "secret".to_owned() };
+            let events = follow_with(client_of(&[&url], Some(login)));
+            assert_eq!(listed(&events), 7);
+            let mut event = events.recv_timeout(PATIENCE).unwrap();
+            if is_listed {
+                assert!(matches!(&event, Event::Stale(why) if why.contains(reason)), "{reason}: {event:?}");
+                event = events.recv_timeout(PATIENCE).unwrap();
+            }
+            assert!(matches!(&event, Event::Changed(batch, _) if batch.changes.is_empty()), "{reason}: {event:?}");
         }
     });
 }

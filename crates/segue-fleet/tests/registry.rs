@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::fs;
 use std::net::TcpListener;
 
 use common::{Agent, Relay, lease, until, with_etcd};
@@ -258,6 +259,40 @@ fn a_tunnel_that_was_started_again_gets_its_table_back() {
         until("the peer is there", || one.table().len() == 1);
         one.restart_tunnel();
         until("the peer is there again", || one.table().len() == 1);
+    });
+}
+
+#[test]
+fn a_subnet_file_that_could_not_be_written_is_written_later() {
+    with_etcd("a_subnet_file_that_could_not_be_written", |etcd| {
+        etcd.put("config", CONFIG);
+        let one = Agent::start(&etcd.url(), 1);
+        let file = one.subnet_file();
+        until("it is written", || file.is_file());
+        // No file can take the place of a directory.
+        fs::remove_file(&file).unwrap();
+        fs::create_dir(&file).unwrap();
+        until("the failure is published", || one.state().file_error.is_some_and(|error| error.contains("subnet.env")));
+        fs::remove_dir(&file).unwrap();
+        until("it is written again", || file.is_file() && one.state().file_error.is_none());
+        let notes: Vec<String> = one.notes().into_iter().filter(|line| line.starts_with("cannot write")).collect();
+        assert_eq!(notes.len(), 1, "{notes:?}");
+    });
+}
+
+#[test]
+fn a_renewal_that_fails_is_in_the_state_until_one_succeeds() {
+    with_etcd("a_renewal_that_fails_is_in_the_state", |etcd| {
+        etcd.put("config", CONFIG);
+        let one = Agent::start(&etcd.url(), 1);
+        until("it follows", || one.state().state.name() == "connected");
+        // The first renewals come by themselves, after the lease has changed.
+        until("the failure is there", || {
+            one.send(Event::NotRenewed("etcd: permission denied".to_owned()));
+            one.state().error.as_deref() == Some("the lease is not renewed: etcd: permission denied")
+        });
+        one.send(Event::Renewed);
+        until("it is over", || one.state().error.is_none());
     });
 }
 

@@ -47,6 +47,8 @@ pub struct Memory {
     pub(super) address: String,
     /// Number of the last `post` call.
     pub(super) round: u64,
+    /// Number of `add` calls of the round.
+    pub(super) adds: u64,
     /// The peers by subnet, with the round in which each was last confirmed.
     pub(super) peers: BTreeMap<String, (u64, Peer)>,
     pub(super) refused: BTreeMap<String, usize>,

@@ -4,8 +4,8 @@
 //! So each is short and can be repeated: it changes a file of this host and one entry of the tunnel's table, or
 //! replaces the whole table where it is not as the last hook has left it. A tunnel that does not run, or was started
 //! again, takes the file `DEV.peers.json` (`segue tunnel dev DEV peers FILE`). flanneld reports no host that vanished
-//! while it was down: what `post` finds and no `add` confirms within a grace time is removed by a process that `post`
-//! leaves behind.
+//! while it was down: what `post` finds and no `add` confirms is removed by a process that `post` leaves behind, once
+//! flanneld has come to its hosts: a grace time after the last `add`.
 
 mod memory;
 
@@ -31,6 +31,9 @@ use crate::lease::VALUE_LEN;
 use crate::network::Network;
 use crate::refusal::Refusal;
 
+/// Interval at which a sweeper looks for new calls of `add`.
+const POLL: Duration = Duration::from_secs(1);
+
 /// Locked state files of one tunnel.
 struct Hooks {
     name: String,
@@ -48,8 +51,8 @@ pub fn pre(name: &str, takes: Takes) -> Result<String, Error> {
     Ok(text)
 }
 
-/// Runs `post`: records the subnet of this host, and begins a round in which every peer must be confirmed within
-/// `grace` seconds.
+/// Runs `post`: records the subnet of this host, and begins a round in which every peer must be confirmed, until no
+/// `add` has come for `grace` seconds.
 pub fn post(name: &str, network: &str, subnet: &str, address: &str, grace: u32) -> Result<(), Error> {
     let network = argument(network, Network::parse(network), "NETWORK")?;
     let subnet = argument(subnet, Network::parse(subnet), "SUBNET")?;
@@ -58,6 +61,7 @@ pub fn post(name: &str, network: &str, subnet: &str, address: &str, grace: u32) 
     let memory = &mut hooks.memory;
     (memory.network, memory.subnet, memory.address) = (network.to_string(), subnet.to_string(), address.to_string());
     memory.round += 1;
+    memory.adds = 0;
     let round = memory.round;
     hooks.save(&format!("post {subnet}"))?;
     leave_sweeper(name, round, grace)
@@ -66,6 +70,7 @@ pub fn post(name: &str, network: &str, subnet: &str, address: &str, grace: u32) 
 /// Runs `add`: adds or confirms the host `address` with its subnet; `data` is the output of its `pre`.
 pub fn add(name: &str, subnet: &str, address: &str, data: &[u8]) -> Result<(), Error> {
     let mut hooks = Hooks::open(name)?;
+    hooks.memory.adds += 1;
     match hooks.memory.peer(subnet, address, data) {
         Ok((network, peer)) => hooks.put(network, peer),
         Err(refusal) => {
@@ -89,18 +94,29 @@ pub fn del(name: &str, subnet: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Removes the peers that were not confirmed since the round `round` began. A later round has a sweeper of its own.
+/// Removes the peers that were not confirmed since the round `round` began, once no `add` has come for `grace` after at
+/// least one. flanneld starts one for each host in turn, which takes long where they are many or the registry is slow.
+/// A later round has a sweeper of its own.
 pub fn sweep(name: &str, round: u64, grace: Duration) -> Result<(), Error> {
     let file = path(name, ".hook.json")
         .map_err(|error| Error::system(format!("cannot find what is known of {name}"), &error, "ls -ld /run/segue"))?;
-    let end = Instant::now() + grace;
-    while Instant::now() < end {
+    let (mut adds, mut last_add) = (0, Instant::now());
+    loop {
         // A later round, or no file any more: there is nothing to wait for.
         let memory = fs::read(&file).ok().and_then(|bytes| serde_json::from_slice::<Memory>(&bytes).ok());
-        if memory.is_none_or(|memory| memory.round != round) {
+        let Some(memory) = memory.filter(|memory| memory.round == round) else { return Ok(()) };
+        if memory.adds != adds {
+            (adds, last_add) = (memory.adds, Instant::now());
+        }
+        let left = grace.saturating_sub(last_add.elapsed());
+        if adds > 0 && left.is_zero() {
+            break;
+        }
+        // Those that come are of this round.
+        if adds == 0 && memory.peers.is_empty() {
             return Ok(());
         }
-        std::thread::sleep(end.saturating_duration_since(Instant::now()).min(Duration::from_secs(1)));
+        std::thread::sleep(if adds == 0 { POLL } else { left.min(POLL) });
     }
     let mut hooks = Hooks::open(name)?;
     if hooks.memory.round != round {

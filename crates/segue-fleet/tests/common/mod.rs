@@ -330,6 +330,11 @@ impl Agent {
         self.told.1.lock().unwrap().clone()
     }
 
+    /// Returns the path of the file with the agent's subnet.
+    pub(crate) fn subnet_file(&self) -> PathBuf {
+        self.folder.join("subnet.env")
+    }
+
     /// Returns the entries of the tunnel's table.
     pub(crate) fn table(&self) -> Vec<String> {
         self.tunnel.0.lock().unwrap().peers.iter().map(|peer| serde_json::to_string(peer).unwrap()).collect()
