@@ -95,6 +95,26 @@ fn an_instance_that_does_not_answer_is_not_well_and_is_named() {
 }
 
 #[test]
+fn a_fleet_agent_that_has_ended_is_a_problem_of_its_tunnel_and_a_metric() {
+    let place = Place::new();
+    answering(&place, "well.sock", instance);
+    let state = |pid: u32| json!({ "schema": "segue.fleet/1", "name": "well", "engine": "etcd", "state": "connected", "pid": pid });
+    let set = |pid| fs::write(place.path().join("well.fleet.json"), state(pid).to_string()).unwrap();
+    set(std::process::id());
+    let [health] = at_once(&place, ["stat --health"]);
+    assert_eq!(health, (Some(0), String::new(), String::new()));
+    // No process has this number.
+    set(u32::MAX);
+    let [health, stat, metrics] = at_once(&place, ["stat --health", "stat -j", "metrics"]);
+    assert!(health.0 == Some(1) && health.1.starts_with("well: the fleet agent has ended (its process "), "{health:?}");
+    assert!(health.2.contains("segue fleet etcd --dev well"), "{health:?}");
+    assert_eq!(json_of(&stat.1)["instances"][0]["health"][0]["code"], "fleet_ended", "{stat:?}");
+    for line in ["segue_fleet_state{name=\"well\",state=\"ended\"} 1\n", "segue_instance_problems{name=\"well\"} 1\n"] {
+        assert!(metrics.1.contains(line), "{line}: {metrics:?}");
+    }
+}
+
+#[test]
 fn an_instance_of_another_user_is_a_note_and_no_problem() {
     let place = Place::new();
     answering(&place, "well.sock", instance);

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use schemars::JsonSchema;
+use segue_host::sys;
 use serde::{Deserialize, Serialize};
 
 use crate::{json, place};
@@ -71,7 +72,7 @@ pub struct FleetState {
     pub state: Engine,
     /// The time since which the connection is in this state.
     pub since: u64,
-    /// The last failure, while there is one.
+    /// The last failure to reach the registry or to renew the lease, while there is one.
     pub error: Option<String>,
     /// The revision of the registry that the table has.
     pub revision: i64,
@@ -93,6 +94,10 @@ pub struct FleetState {
     pub generation: u64,
     /// The last failure of the tunnel to take the table, while there is one.
     pub table_error: Option<String>,
+    /// The time since which the tunnel has not taken the table, while it does not.
+    pub table_failed: Option<u64>,
+    /// The last failure to write the file `subnet.env`, while there is one.
+    pub file_error: Option<String>,
     /// The last change of the registry.
     pub last_event: Option<LastEvent>,
     /// The number of refused entries by reason.
@@ -109,9 +114,14 @@ impl FleetState {
         self.renewed.map(|renewed| Duration::from_secs(now().saturating_sub(renewed)))
     }
 
-    /// Returns whether the agent's process has ended.
+    /// Returns whether the agent's process has ended. The hooks of flanneld have none.
     pub fn is_dead(&self) -> bool {
-        !Path::new("/proc").join(self.pid.to_string()).exists()
+        // /proc can hide the processes of other users.
+        let is_there = |pid| match sys::kill(pid, 0) {
+            Ok(()) => true,
+            Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
+        };
+        self.pid != 0 && !sys::Pid::try_from(self.pid).is_ok_and(is_there)
     }
 }
 

@@ -125,6 +125,37 @@ pub const CODES: &[HealthCode] = &[
         "Correct the entry that segue stat -j names, then segue reload.",
     ),
     code(
+        "fleet_ended",
+        "The fleet agent of the tunnel has ended without a signal: its peers stay as they are.",
+        "A fault of segue, or the kernel had no memory left.",
+        "Start it again: segue fleet etcd --dev IFNAME, with its options of before.",
+    ),
+    code(
+        "fleet_stale",
+        "The fleet agent has not reached its registry for a minute: the tunnel's peers stay as they are.",
+        "etcd does not run, the path to it is interrupted, or it refuses the agent's user or certificate.",
+        "The reason is shown; etcdctl endpoint health, with the agent's options, asks the same member.",
+    ),
+    code(
+        "fleet_table",
+        "The tunnel has not taken the fleet agent's table for a minute.",
+        "The tunnel was ended, or the agent may not use its control socket.",
+        "segue stat, and the tunnel and the agent as the same user.",
+    ),
+    code(
+        "fleet_lease",
+        "The fleet agent has not renewed its lease for half of its time to live; other hosts forget this one when it \
+         ends.",
+        "etcd refuses what the agent writes, or is not reached.",
+        "The reason is shown; the agent's user needs permission to write below PREFIX/subnets/.",
+    ),
+    code(
+        "fleet_file",
+        "The fleet agent cannot write the file `subnet.env`, from which other programs take this host's subnet.",
+        "Its directory is missing, is another user's, or has no room.",
+        "Create the directory, or start the agent with another --subnet-file.",
+    ),
+    code(
         "underlay_tx_off",
         "The checksum offload of the underlay's link is off, and the tunnel uses it.",
         "It was switched off, often to see correct checksums in a capture.",

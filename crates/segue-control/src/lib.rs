@@ -49,6 +49,7 @@ pub mod event;
 mod exchange;
 mod fastpath;
 pub mod fleet;
+pub mod fleet_health;
 pub mod health;
 pub mod json;
 pub mod knobs;

@@ -1,36 +1,17 @@
 //! Metric families: name, type, labels, help, and the represented part of the document of `segue stat`.
 
+mod kind;
 mod states;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
+use segue_control::fleet::FleetState;
 use segue_control::model::{FastpathPeers, Flow, Instance, PeerTable, Port, Seen, Side, Tunnel};
 
+pub use self::kind::Kind;
 pub use self::states::{NO_METRIC, PORT_STATES};
 use crate::scrape::{Scrape, Sentence};
-
-/// The type of a family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// A number that only increases; 0 is omitted.
-    Counter,
-    /// A number that can increase and decrease.
-    Gauge,
-    /// The constant 1, with properties in its labels.
-    Info,
-}
-
-impl Kind {
-    /// Returns the name of the type in OpenMetrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Info => "info",
-        }
-    }
-}
 
 /// A map of counters by name.
 type Counters = BTreeMap<String, u64>;
@@ -58,6 +39,10 @@ enum Values {
     Tunnel(fn(&Tunnel) -> Option<f64>),
     /// One value for each instance with a peer table.
     Peers(fn(&PeerTable) -> u64),
+    /// Whether a fleet agent is in a state, one value for each state.
+    FleetStates,
+    /// One value for each fleet agent for which it exists.
+    Fleet(fn(&FleetState) -> Option<f64>),
     /// One value for each port.
     Port(fn(&Port) -> u64),
     /// One value for each port and direction.
@@ -241,6 +226,18 @@ pub const FAMILIES: &[Family] = &[
         "peers.refused_peers",
         "Peers of a tunnel's last peer table that are not in force, each for a reason of its own.",
         Values::Peers(|table| table.refused_peers),
+    ),
+    gauge(
+        "segue_fleet_state",
+        "",
+        "The state of a tunnel's fleet agent: starting, connected, stale or ended, of which one is 1.",
+        Values::FleetStates,
+    ),
+    gauge(
+        "segue_fleet_renewed_age_seconds",
+        "",
+        "Time since a fleet agent last renewed its lease.",
+        Values::Fleet(|state| Some(state.lease_age()?.as_secs_f64())),
     ),
     counter(
         "segue_tunnel_received_total",
@@ -508,6 +505,8 @@ impl Family {
             Values::Version => vec!["version"],
             Values::Kinds => vec!["name", "kind"],
             Values::Instance(_) | Values::Fastpath | Values::PathPeers(_) | Values::Peers(_) => vec!["name"],
+            Values::Fleet(_) => vec!["name"],
+            Values::FleetStates => vec!["name", "state"],
             Values::Offloads(_) => vec!["name", "offload"],
             Values::Tunnel(_) => vec!["name", "tunnel"],
             Values::Port(_) => PORT.to_vec(),
@@ -571,6 +570,17 @@ impl Family {
             Values::Peers(of) => {
                 let tables = scrape.instances.iter().filter_map(|i| Some((i, i.peers.as_deref()?)));
                 tables.for_each(|(i, table)| put(&[name(i)], of(table) as f64));
+            }
+            Values::FleetStates => {
+                for (agent, state) in &scrape.fleet {
+                    for (label, is_in) in states::of_agent(state) {
+                        put(&[Cow::from(agent.as_str()), Cow::from(label)], f64::from(u8::from(is_in)));
+                    }
+                }
+            }
+            Values::Fleet(of) => {
+                let known = scrape.fleet.iter().filter_map(|(agent, state)| Some((agent, of(state)?)));
+                known.for_each(|(agent, value)| put(&[Cow::from(agent.as_str())], value));
             }
             Values::Port(of) => ports().for_each(|(labels, port)| put(&labels, of(port) as f64)),
             Values::Flow(of) => {

@@ -1,9 +1,11 @@
 //! A snapshot of the state of all instances.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use segue_control::client::{self, Found};
 use segue_control::error::{Error, Kind, printable};
+use segue_control::fleet::FleetState;
+use segue_control::fleet_health;
 use segue_control::model::Instance;
 
 /// A function that returns the description of a reason: the group of the counter (`drops`, `flushes`, `refusals`,
@@ -17,6 +19,8 @@ pub struct Scrape {
     pub version: String,
     /// The instances that answered, each with a name of its own.
     pub instances: Vec<Instance>,
+    /// The states of the fleet agents of these instances, by name.
+    pub fleet: BTreeMap<String, FleetState>,
     /// The failures of instances that are alive and did not answer, or whose name is that of another one.
     pub failed: Vec<Error>,
 }
@@ -24,7 +28,9 @@ pub struct Scrape {
 impl Scrape {
     /// Requests the state of every instance that this user can see.
     pub fn now(version: &str) -> Scrape {
-        Scrape::of(version, client::all())
+        let mut scrape = Scrape::of(version, client::all());
+        scrape.fleet = fleet_health::add(&mut scrape.instances);
+        scrape
     }
 
     /// Keeps the first instance of each name: series of two would have the same labels, and Prometheus would refuse
@@ -39,7 +45,7 @@ impl Scrape {
             }
             is_first
         });
-        Scrape { version: version.to_owned(), instances, failed }
+        Scrape { version: version.to_owned(), instances, failed, ..Scrape::default() }
     }
 }
 

@@ -124,7 +124,7 @@ mod tests {
             cpu_s: 0.25,
             ..Instance::default()
         };
-        Scrape { version: "1".to_owned(), instances: vec![instance], failed: Vec::new() }
+        Scrape { version: "1".to_owned(), instances: vec![instance], ..Scrape::default() }
     }
 
     fn sentence(group: &str, reason: &str) -> Option<String> {

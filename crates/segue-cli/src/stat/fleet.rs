@@ -4,13 +4,7 @@ use std::collections::BTreeMap;
 
 use segue_control::error::printable_line;
 use segue_control::fleet::{self, Engine, FleetState};
-use segue_control::model::Instance;
 use segue_control::units;
-
-/// Returns the states of the fleet agents of these instances.
-pub(super) fn of(instances: &[Instance]) -> BTreeMap<String, FleetState> {
-    instances.iter().filter_map(|one| Some((one.name.clone(), fleet::read(&one.name)?))).collect()
-}
 
 /// Returns the lines of output for fleet agents.
 pub(super) fn lines(states: &BTreeMap<String, FleetState>) -> String {
@@ -26,8 +20,8 @@ fn line(state: &FleetState, now: u64) -> String {
         Engine::Starting => format!("starting for {}", ago(state.since)),
     }];
     parts.extend(state.error.clone());
-    parts.extend(state.table_error.clone());
-    if state.engine != "hook" && state.is_dead() {
+    parts.extend(state.table_error.iter().chain(&state.file_error).cloned());
+    if state.is_dead() {
         parts.push(format!("its process {} is gone, the table stays", state.pid));
     }
     parts.push(format!("{} peers", state.peers));

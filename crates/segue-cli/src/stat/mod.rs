@@ -13,6 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use segue_control::client::{self, Found};
 use segue_control::error::{Error, Kind, printable, printable_line};
+use segue_control::fleet_health;
 use segue_control::model::{Complaint, Document, Instance, SCHEMA};
 use segue_control::units;
 use segue_host::sys;
@@ -80,7 +81,7 @@ fn measure(instance: &mut Instance, before: &Document) {
 }
 
 fn query(args: &Stat, out: &Out) -> Result<Document, Error> {
-    let Found { instances, failed } = match &args.name {
+    let Found { mut instances, failed } = match &args.name {
         Some(name) => Found { instances: vec![client::one(name)?], failed: Vec::new() },
         None => client::all(),
     };
@@ -92,7 +93,7 @@ fn query(args: &Stat, out: &Out) -> Result<Document, Error> {
     let noted = failed.iter().filter(|one| !args.health || !is_own(one));
     noted.for_each(|(_, error)| out.warn(&format!("note: {}", error.message)));
     let unanswered = failed.iter().filter(is_own).map(|(name, error)| (name.clone(), complaint(error))).collect();
-    let fleet = fleet::of(&instances);
+    let fleet = fleet_health::add(&mut instances);
     Ok(Document { schema: SCHEMA.to_owned(), t: units::rfc3339(SystemTime::now()), instances, fleet, unanswered })
 }
 

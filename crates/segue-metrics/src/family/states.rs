@@ -1,4 +1,6 @@
-//! The numbers of ports that do not count events.
+//! The numbers of ports that do not count events, and the states of fleet agents.
+
+use segue_control::fleet::{Engine, FleetState};
 
 /// Names of those numbers of a port that are gauges; all others count events, except [`NO_METRIC`].
 pub const PORT_STATES: &[&str] = &[
@@ -28,3 +30,11 @@ pub const PORT_STATES: &[&str] = &[
 /// Numbers of a port that are no metrics: the places of the reasons of its last refusal and of its last stop in lists.
 /// Each reason has a metric.
 pub const NO_METRIC: &[&str] = &["refused_for", "last_stop"];
+
+/// Returns the names of the states of a fleet agent, each with whether it is in it.
+pub(super) fn of_agent(agent: &FleetState) -> [(&'static str, bool); 4] {
+    let has_ended = agent.is_dead();
+    let engines = [Engine::Starting, Engine::Connected, Engine::Stale];
+    let [starting, connected, stale] = engines.map(|state| (state.name(), agent.state == state && !has_ended));
+    [starting, connected, stale, ("ended", has_ended)]
+}

@@ -1,3 +1,4 @@
+use segue_control::fleet::Engine;
 use segue_control::model::Complaint;
 
 use super::*;
@@ -56,13 +57,13 @@ fn places(family: &Family) -> Vec<String> {
 #[test]
 fn every_metric_has_its_number_in_stat() {
     let paths = paths();
-    // Four are of no instance; a list of problems is counted, and names are labels.
+    // Six are of no instance, two of them of a fleet agent; a list of problems is counted, and names are labels.
     let is_known = |place: &str| paths.contains(place) || ["", "health", "name|kind"].contains(&place);
     for family in FAMILIES {
         let missing: Vec<String> = places(family).into_iter().filter(|place| !is_known(place)).collect();
         assert!(missing.is_empty(), "{} has no number at {missing:?}", family.name);
     }
-    assert_eq!(FAMILIES.iter().filter(|family| family.json.is_empty()).count(), 4);
+    assert_eq!(FAMILIES.iter().filter(|family| family.json.is_empty()).count(), 6);
 }
 
 #[test]
@@ -113,4 +114,26 @@ fn an_instance_that_is_down_answers_and_is_not_up() {
         find(family).unwrap().samples(&scrape, |_, _| None).samples.iter().map(|sample| sample.value).collect()
     };
     assert_eq!((values("segue_instances"), values("segue_instance_up")), (vec![2.0], vec![0.0, 1.0]));
+}
+
+#[test]
+fn a_fleet_agent_has_one_state_and_the_age_of_its_lease_where_it_has_one() {
+    let agent = |state, pid| FleetState { state, pid, ..FleetState::default() };
+    let renewed = Some(segue_control::fleet::now() - 7);
+    let fleet = BTreeMap::from([
+        ("sg0".to_owned(), FleetState { renewed, ..agent(Engine::Stale, std::process::id()) }),
+        // No process has this number.
+        ("sg1".to_owned(), agent(Engine::Connected, u32::MAX)),
+    ]);
+    let scrape = Scrape { fleet, ..Scrape::default() };
+    let shown = |family: &str| -> Vec<(String, f64)> {
+        let samples = find(family).unwrap().samples(&scrape, |_, _| None).samples;
+        let name = |sample: &Sample<'_>| sample.labels.iter().map(|(_, value)| value.to_string()).collect::<Vec<_>>();
+        samples.iter().map(|sample| (name(sample).join(" "), sample.value)).collect()
+    };
+    let states = shown("segue_fleet_state");
+    let are: Vec<&str> = states.iter().filter(|(_, value)| *value == 1.0).map(|(name, _)| name.as_str()).collect();
+    assert_eq!((states.len(), are), (8, vec!["sg0 stale", "sg1 ended"]));
+    let ages = shown("segue_fleet_renewed_age_seconds");
+    assert!(ages.len() == 1 && ages[0].0 == "sg0" && (7.0..60.0).contains(&ages[0].1), "{ages:?}");
 }

@@ -1,0 +1,133 @@
+//! The problems of fleet agents, which HEALTH has beside those of the tunnels that they configure.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, UNIX_EPOCH};
+
+use crate::fleet::{self, Engine, FleetState};
+use crate::model::{Complaint, Instance};
+use crate::units;
+
+/// Time for which the registry, or the tunnel, may be out of reach before it is a problem, seconds.
+const PATIENCE: u64 = 60;
+
+/// Reads the states of the fleet agents of these instances, and adds the problems of each to those of its instance.
+/// Returns the states by name.
+pub fn add(instances: &mut [Instance]) -> BTreeMap<String, FleetState> {
+    let now = fleet::now();
+    let mut states = BTreeMap::new();
+    for instance in instances {
+        if let Some(state) = fleet::read(&instance.name) {
+            instance.health.extend(problems(&state, now));
+            states.insert(instance.name.clone(), state);
+        }
+    }
+    states
+}
+
+/// Returns the problems of an agent.
+fn problems(state: &FleetState, now: u64) -> Vec<Complaint> {
+    let age = |then: u64| now.saturating_sub(then);
+    if state.is_dead() {
+        let why = format!("its process {} is gone; the table stays as it is", state.pid);
+        let fix = format!("start it again: segue fleet etcd --dev {} ...", state.name);
+        return vec![problem("fleet_ended", "the fleet agent has ended", Some(why), None, &fix)];
+    }
+    let mut found = Vec::new();
+    if state.state != Engine::Connected && age(state.since) > PATIENCE {
+        let what = "the fleet's registry is not reached";
+        found.push(problem(
+            "fleet_stale",
+            what,
+            state.error.clone(),
+            Some(state.since),
+            "start etcd, or mend its path",
+        ));
+    }
+    if let Some(since) = state.table_failed.filter(|since| age(*since) > PATIENCE) {
+        let what = "the tunnel does not take the fleet's table";
+        found.push(problem("fleet_table", what, state.table_error.clone(), Some(since), "segue stat --why"));
+    }
+    // An agent renews it after a third. A reservation never ends.
+    if let Some(renewed) = state.renewed.filter(|renewed| state.ttl > 0 && 2 * age(*renewed) > state.ttl) {
+        let what = "the fleet agent does not renew its lease";
+        let fix = "let the agent's user write below PREFIX/subnets/";
+        found.push(problem("fleet_lease", what, state.error.clone(), Some(renewed), fix));
+    }
+    if let Some(error) = &state.file_error {
+        let what = "the fleet agent cannot write subnet.env";
+        found.push(problem("fleet_file", what, Some(error.clone()), None, "another --subnet-file, or make room there"));
+    }
+    found
+}
+
+fn problem(code: &str, what: &str, why: Option<String>, since: Option<u64>, fix: &str) -> Complaint {
+    Complaint {
+        what: what.to_owned(),
+        why,
+        since: since.map(|since| units::rfc3339(UNIX_EPOCH + Duration::from_secs(since))),
+        code: code.to_owned(),
+        fix: Some(fix.to_owned()),
+        ..Complaint::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_000_000;
+
+    fn agent() -> FleetState {
+        FleetState {
+            name: "sg0".to_owned(),
+            pid: std::process::id(),
+            engine: "etcd".to_owned(),
+            state: Engine::Connected,
+            since: 88,
+            ttl: 100,
+            renewed: Some(NOW - 50),
+            ..FleetState::default()
+        }
+    }
+
+    #[track_caller]
+    fn assert_codes(state: &FleetState, expected: &[&str]) {
+        let codes: Vec<String> = problems(state, NOW).into_iter().map(|note| note.code).collect();
+        assert_eq!(codes, expected, "{state:?}");
+        assert!(codes.iter().all(|code| crate::health::find(code).is_some()), "no sentence for one of {codes:?}");
+    }
+
+    #[test]
+    fn an_agent_that_follows_its_registry_has_no_problem() {
+        assert_codes(&agent(), &[]);
+        // A reservation has no time to live, and flanneld's hooks have no process of their own.
+        assert_codes(&FleetState { ttl: 0, renewed: Some(1), ..agent() }, &[]);
+        assert_codes(&FleetState { engine: "hook".to_owned(), pid: 0, renewed: None, ..agent() }, &[]);
+    }
+
+    #[test]
+    fn each_failure_of_an_agent_is_a_problem_once_it_lasts() {
+        for state in [Engine::Stale, Engine::Starting] {
+            assert_codes(&FleetState { state, since: NOW - 60, ..agent() }, &[]);
+            assert_codes(&FleetState { state, since: NOW - 61, ..agent() }, &["fleet_stale"]);
+        }
+        assert_codes(&FleetState { table_failed: Some(NOW - 60), ..agent() }, &[]);
+        assert_codes(&FleetState { table_failed: Some(NOW - 61), ..agent() }, &["fleet_table"]);
+        assert_codes(&FleetState { renewed: Some(NOW - 51), ..agent() }, &["fleet_lease"]);
+        assert_codes(&FleetState { file_error: Some("disk full".to_owned()), ..agent() }, &["fleet_file"]);
+        let all = FleetState { state: Engine::Stale, table_failed: Some(1), renewed: Some(1), ..agent() };
+        assert_codes(&all, &["fleet_stale", "fleet_table", "fleet_lease"]);
+        // No process has this number.
+        let ended = FleetState { pid: u32::MAX, ..all };
+        assert_codes(&ended, &["fleet_ended"]);
+    }
+
+    #[test]
+    fn a_problem_says_why_and_since_when() {
+        let error = Some("the lease is not renewed: etcd: permission denied".to_owned());
+        let state = FleetState { renewed: Some(60), error: error.clone(), ..agent() };
+        let found = problems(&state, NOW);
+        assert_eq!((found[0].why.clone(), found[0].since.as_deref()), (error, Some("1970-01-01T00:01:00.000Z")));
+        assert!(found[0].fix.is_some());
+    }
+}
