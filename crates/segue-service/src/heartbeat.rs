@@ -383,7 +383,7 @@ impl Watch {
 pub(crate) struct Usage {
     /// Whether a debugger holds it.
     pub(crate) is_traced: bool,
-    /// Whether it has ended, and nobody has waited for it yet.
+    /// Whether it has ended, and its parent has not waited for it yet.
     pub(crate) has_ended: bool,
     /// Processor time.
     pub(crate) cpu: Duration,
