@@ -1,7 +1,7 @@
 //! Tests of an operator's tasks with running tunnels: reading live figures, starting without root, stopping.
 
 use std::fs;
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::thread;
@@ -521,7 +521,9 @@ fn a_trace_ends_at_its_size_with_a_whole_packet_and_the_tunnel_goes_on() {
     let stat: serde_json::Value = serde_json::from_slice(&stat.stdout).expect("JSON");
     let found = stat.to_string();
     assert!(found.contains("\"trace_full\":1"), "{found}");
-    let len = fs::metadata(&path).expect("a file").len();
+    let data = fs::metadata(&path).expect("a file");
+    let len = data.len();
+    assert_eq!(data.mode() & 0o777, 0o600, "packets are for their owner");
     // A train has at most 65,535 bytes, and a record 16 more.
     assert!((1_000_000 - 65_551..=1_000_000).contains(&len), "{len}");
     ground.a.run("tshark", &["-r", &path, "-q"]).expect("a whole capture");

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -152,13 +153,13 @@ pub(super) fn open_trace_of(plan: &Plan) -> Result<Option<TraceFile<File>>, Erro
     })
 }
 
-/// Opens the capture file of a trace: `-` is stdout, and a file that exists is overwritten. Nothing waits for the
-/// reader of a pipe once it is open.
+/// Opens the capture file of a trace, which only its owner can read: `-` is stdout, and a file that exists is
+/// overwritten and keeps its mode. Nothing waits for the reader of a pipe once it is open.
 fn open_trace(path: &Path) -> Result<TraceFile<File>, Error> {
     let open = || {
         let file = match path.to_str() {
             Some("-") => File::from(io::stdout().as_fd().try_clone_to_owned()?),
-            _ => File::create(path)?,
+            _ => File::options().write(true).create(true).truncate(true).mode(0o600).open(path)?,
         };
         if !file.metadata()?.is_file() {
             sys::set_nonblocking(file.as_fd())?;
