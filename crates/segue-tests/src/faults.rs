@@ -17,6 +17,8 @@ use serde_json::Value;
 
 use crate::capture::Directory;
 use crate::routed::ip;
+#[cfg(target_arch = "x86_64")]
+use crate::spoil::{ROUND_OF_TUNNEL, Spoiled, spoil};
 use crate::traffic::{Place, inside};
 use crate::{Ground, sys};
 
@@ -54,6 +56,10 @@ pub enum Fault {
     Helper(i32),
     /// Endless loop in that process.
     HelperLoop,
+    /// Panic or endless loop of the thread that moves a tunnel's packets, in the code of its rounds, of which the
+    /// program is not asked.
+    #[cfg(target_arch = "x86_64")]
+    Round(Spoiled),
 }
 
 impl Fault {
@@ -260,6 +266,8 @@ impl Service {
                 }
             }
             Fault::HelperLoop => sys::make_loop(helpers(pid)[0]).unwrap(),
+            #[cfg(target_arch = "x86_64")]
+            Fault::Round(how) => spoil(pid, ROUND_OF_TUNNEL, how).unwrap(),
         }
         // The packet loop meets its fault with the next packet.
         passes(Duration::from_millis(1));

@@ -18,6 +18,7 @@
 //! - [`inject`]: system calls of a running process that fail.
 //! - [`kernel`]: a kernel's own GRO.
 //! - [`soak`]: slopes, round trips and the balance of packets of a long run.
+//! - `spoil`: functions of a running process that panic or never return.
 //! - [`theirs`]: programs of other projects, from the Go module proxy.
 //! - [`sys`]: socket options and raw sockets that the standard library lacks.
 //!
@@ -49,6 +50,8 @@ pub mod probe;
 mod random;
 pub mod routed;
 pub mod soak;
+#[cfg(target_arch = "x86_64")]
+pub mod spoil;
 mod stat;
 pub mod sys;
 pub mod theirs;

@@ -1,6 +1,5 @@
-//! Tests of faults of a thread or a process of an instance, and of interfaces that are renamed, moved or deleted while
-//! they are used: packets pass again, no report calls the instance healthy in between, and no other instance is
-//! affected.
+//! Tests of faults of a thread or a process of an instance: packets pass again, no report calls the instance healthy in
+//! between, and no other instance is affected.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
@@ -17,7 +16,6 @@ use segue_tests::faults::{Fault, Flows, Forwarder, PATIENCE, Service, children, 
 use segue_tests::routed::ip;
 use segue_tests::traffic::Place;
 use segue_tests::{Ground, fastpath, skip, sys, test_name};
-use serde_json::Value;
 
 /// The faults of tunnels, the frequent ones twice. An instance has three of them in a minute, in this order, before its
 /// restarts are delayed.
@@ -450,79 +448,6 @@ fn a_signal_of_a_failed_instruction_ends_the_process_that_moves_packets() {
         let wanted = format!("sg{net}: the process that moves packets was ended by signal {signal}");
         assert!(errors.iter().any(|error| error.contains(&wanted)), "{wanted}: {errors:?}");
     }
-}
-
-#[test]
-fn a_tunnel_whose_interface_is_renamed_goes_on_and_health_has_the_new_name() {
-    let Some(service) = Service::start(test_name!(), 1, "", &[]) else { return };
-    let host = &service.ground.a;
-    assert!(service.passes(1, PATIENCE), "{}", tail(&service.near));
-    let pid = service.patient_pid("sg1");
-    ip(host, "link set dev sg1 down");
-    ip(host, "link set dev sg1 name vpn0");
-    until("its new name", &service, || {
-        let found = problem(&service, "sg1", "interface_down")??;
-        let is_named = found["why"].as_str()?.contains("sg1 at the start");
-        (is_named && found["fix"] == "sudo ip link set dev vpn0 up").then_some(())
-    });
-    ip(host, "link set dev vpn0 up");
-    assert!(service.passes(1, PATIENCE), "{}", tail(&service.near));
-    until("no problem", &service, || problem(&service, "sg1", "interface_down")?.is_none().then_some(()));
-    assert_eq!(service.patient_pid("sg1"), pid);
-}
-
-#[test]
-fn gateways_and_routers_go_on_with_a_renamed_port_until_a_start_that_misses_it() {
-    let made = Service::prepared(test_name!(), 1, Forwarder::TABLES, &[], Forwarder::both);
-    let Some((service, forwarders)) = &made else { return };
-    let host = &service.ground.a;
-    let rename = |from: &str, to: &str| {
-        ip(host, &format!("link set dev {from} down"));
-        ip(host, &format!("link set dev {from} name {to}"));
-        ip(host, &format!("link set dev {to} up"));
-    };
-    for (Forwarder { name, .. }, port) in forwarders.iter().zip(["br-c", "rt-c"]) {
-        let passes = || forwarders.iter().all(|forwarder| forwarder.passes(service, PATIENCE));
-        assert!(passes(), "{}", tail(&service.near));
-        let pid = service.patient_pid(name).expect("it runs");
-        rename(port, "other");
-        assert!(passes(), "{name}: {}", tail(&service.near));
-        assert_eq!(service.patient_pid(name), Some(pid));
-        sys::signal(pid, libc::SIGKILL).unwrap();
-        until("the missing port", service, || is_missed(service, name, port));
-        rename("other", port);
-        assert!(passes(), "{name}: {}", tail(&service.near));
-    }
-}
-
-#[test]
-fn a_gateway_whose_port_is_moved_to_another_namespace_names_it_and_is_started_when_it_is_back() {
-    let made = Service::prepared(test_name!(), 1, Forwarder::TABLES, &[], Forwarder::both);
-    let Some((service, [bridge, router])) = &made else { return };
-    let [a, b] = [&service.ground.a, &service.ground.b];
-    assert!(bridge.passes(service, PATIENCE) && router.passes(service, PATIENCE), "{}", tail(&service.near));
-    let others = || ["sg1", router.name].map(|name| service.patient_pid(name));
-    let before = others();
-    ip(a, &format!("link set dev br-c netns {}", b.net_path()));
-    until("the missing port", service, || is_missed(service, bridge.name, "br-c"));
-    assert!(service.passes(1, PATIENCE) && router.passes(service, PATIENCE), "{}", tail(&service.near));
-    ip(b, &format!("link set dev br-c netns {}", a.net_path()));
-    ip(a, "link set dev br-c up");
-    assert!(bridge.passes(service, PATIENCE), "{}", tail(&service.near));
-    until("no problem", service, || problem(service, bridge.name, "down")?.is_none().then_some(()));
-    assert_eq!(others(), before);
-}
-
-/// Returns the problem with this code of an instance that answers, if it has one.
-fn problem(service: &Service, name: &str, code: &str) -> Option<Option<Value>> {
-    let stat = service.stat(name)?;
-    Some(stat["health"].as_array()?.iter().find(|problem| problem["code"] == code).cloned())
-}
-
-/// Returns a value where an instance has no process, and HEALTH says that for lack of the interface `port`.
-fn is_missed(service: &Service, name: &str, port: &str) -> Option<()> {
-    let found = problem(service, name, "down")??;
-    found["what"].as_str()?.contains(&format!("no interface {port}")).then_some(())
 }
 
 /// Returns the messages of the errors that the service has reported.
