@@ -170,5 +170,6 @@ pub fn read(name: &str) -> Option<FleetState> {
     if name.contains('/') {
         return None;
     }
-    place::to_search().into_iter().find_map(|folder| read(folder.join(format!("{name}{ENDING}"))))
+    let folders = place::to_search().into_iter().chain(place::of_roots_agents());
+    folders.into_iter().find_map(|folder| read(folder.join(format!("{name}{ENDING}"))))
 }

@@ -28,8 +28,9 @@ pub fn add(instances: &mut [Instance]) -> BTreeMap<String, FleetState> {
 fn problems(state: &FleetState, now: u64) -> Vec<Complaint> {
     let age = |then: u64| now.saturating_sub(then);
     if state.is_dead() {
-        let why = format!("its process {} is gone; the table stays as it is", state.pid);
-        let fix = format!("start it again: segue fleet etcd --dev {} ...", state.name);
+        let gone = format!("its process {} is gone; the table stays as it is", state.pid);
+        let why = state.error.as_ref().map_or(gone.clone(), |error| format!("{gone}; {error}"));
+        let fix = format!("segue fleet etcd --dev {0} ..., or remove {0}.fleet.json beside its socket", state.name);
         return vec![problem("fleet_ended", "the fleet agent has ended", Some(why), None, &fix)];
     }
     let mut found = Vec::new();
@@ -120,6 +121,9 @@ mod tests {
         // No process has this number.
         let ended = FleetState { pid: u32::MAX, ..all };
         assert_codes(&ended, &["fleet_ended"]);
+        let said = FleetState { error: Some("another agent has the address".to_owned()), ..ended };
+        let why = problems(&said, NOW)[0].why.clone().unwrap();
+        assert!(why.ends_with("the table stays as it is; another agent has the address"), "{why}");
     }
 
     #[test]

@@ -142,6 +142,13 @@ pub(crate) fn may_change(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|data| may(data.uid()))
 }
 
+/// Returns the directories in which an agent that root has started for a tunnel of the package's service has its files:
+/// where that service's directory is the one that the environment names.
+pub(crate) fn of_roots_agents() -> Vec<PathBuf> {
+    let is_services = chosen().is_some_and(|path| path == Path::new(OF_ROOT[0]));
+    if is_services { usable(OF_ROOT.map(PathBuf::from).to_vec()) } else { Vec::new() }
+}
+
 /// Returns whether the directory of another user may be searched: by every user one in /run, where only root makes
 /// directories, as a service manager does for the user of a service; by root also the one that the environment names.
 fn of_a_service(path: &Path, data: &fs::Metadata) -> bool {

@@ -85,6 +85,8 @@ pub struct Agent<'a> {
     held: Vec<Vec<u8>>,
     list_again: Arc<AtomicBool>,
     check: Sender<()>,
+    /// When the clock was last compared with time that passed, and what it said.
+    clock: (Instant, u64),
 }
 
 /// Runs the agent until a signal ends it, or it cannot continue.
@@ -125,14 +127,15 @@ pub fn run(
         held: Vec::new(),
         list_again: Arc::default(),
         check,
+        clock: (Instant::now(), now()),
     };
     agent.publish();
-    let Some(seen) = agent.wait_for_tunnel(&inbox)? else { return Ok(()) };
-    agent.settings.terms.end = seen.end;
-    (agent.process, agent.state.generation) = (seen.process, seen.generation);
-    let (client, terms) = (etcd.clone(), agent.settings.terms.clone());
-    start(events.clone(), move |to| keeper::run(client, &terms, to, &checks));
-    agent.handle_all(etcd, &events, &inbox)
+    let done = agent.live(etcd, &events, &inbox, checks);
+    if let Err(error) = &done {
+        agent.state.error = Some(error.sentence());
+        agent.publish();
+    }
+    done
 }
 
 /// Starts a thread that reports events. A panic of the thread is reported as an error that ends the agent, which would
@@ -147,6 +150,22 @@ fn start(events: SyncSender<Event>, work: impl FnOnce(&SyncSender<Event>) + Send
 }
 
 impl Agent<'_> {
+    /// Acquires the lease and follows the registry; `checks` asks the keeper to look at the lease.
+    fn live(
+        &mut self,
+        etcd: &Etcd,
+        events: &SyncSender<Event>,
+        inbox: &Receiver<Event>,
+        checks: Receiver<()>,
+    ) -> Result<(), Error> {
+        let Some(seen) = self.wait_for_tunnel(inbox)? else { return Ok(()) };
+        self.settings.terms.end = seen.end;
+        (self.process, self.state.generation) = (seen.process, seen.generation);
+        let (client, terms) = (etcd.clone(), self.settings.terms.clone());
+        start(events.clone(), move |to| keeper::run(client, &terms, to, &checks));
+        self.handle_all(etcd, events, inbox)
+    }
+
     /// Waits for the tunnel, whose addresses the lease needs. `None` where the user has ended the agent.
     fn wait_for_tunnel(&mut self, inbox: &Receiver<Event>) -> Result<Option<TunnelState>, Error> {
         loop {
@@ -480,7 +499,16 @@ impl Agent<'_> {
 
     /// Checks that the tunnel still has the table and that `subnet.env` is there, and ends the grace time when it is
     /// over.
+    /// Follows steps of the clock; `clock` is what it says.
+    fn follow_clock(&mut self, clock: u64) {
+        let (then, said) = std::mem::replace(&mut self.clock, (Instant::now(), clock));
+        if date_anew(&mut self.state, said + then.elapsed().as_secs(), clock) {
+            self.publish();
+        }
+    }
+
     fn tick(&mut self) -> Result<(), Error> {
+        self.follow_clock(now());
         if self.held_until.is_some_and(|until| Instant::now() >= until) {
             self.held_until = None;
             for key in std::mem::take(&mut self.held) {
@@ -525,6 +553,21 @@ impl Agent<'_> {
     }
 }
 
+/// Moves the times of a state by a step of the clock, which says `clock` where `expected` was due, so that no age of
+/// them is that of the step. Returns whether there was one: a host without a clock of its own has one at each start.
+fn date_anew(state: &mut FleetState, expected: u64, clock: u64) -> bool {
+    /// Difference that is no step, seconds: both are rounded.
+    const ROUNDED: u64 = 2;
+    if clock.abs_diff(expected) <= ROUNDED {
+        return false;
+    }
+    let anew = |time: u64| (time + clock).saturating_sub(expected);
+    state.since = anew(state.since);
+    state.renewed = state.renewed.map(anew);
+    state.table_failed = state.table_failed.map(anew);
+    true
+}
+
 /// Returns the error for a tunnel that was restarted with another local endpoint: the lease describes the old one.
 fn other_end(name: &str) -> Error {
     Error::new(Kind::Conflict, format!("the tunnel {name} was started with other words"), "start the agent again")
@@ -534,6 +577,19 @@ fn other_end(name: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_step_of_the_clock_changes_no_age() {
+        let at = |time: u64| FleetState { since: time - 90, renewed: Some(time - 7), ..FleetState::default() };
+        for (expected, clock) in [(100, 1_800_000_000), (1_800_000_000, 1_700_000_000)] {
+            let mut state = at(expected);
+            assert!(date_anew(&mut state, expected, clock));
+            assert_eq!((state.since, state.renewed, state.table_failed), (clock - 90, Some(clock - 7), None));
+        }
+        let mut state = at(100);
+        assert!(!date_anew(&mut state, 100, 102), "seconds are rounded");
+        assert_eq!(state.since, 10);
+    }
 
     #[test]
     fn a_panic_of_a_thread_ends_the_agent() {

@@ -95,7 +95,10 @@ fn etcd(args: &Etcd) -> Result<(), Error> {
     let terms = Terms { prefix, address, name, end: LocalEndpoint::default(), offer, ttl, before };
     let settings = Settings { terms, subnet_file, limit: args.max_peers };
     let done = agent::run(settings, &client, &mut tunnel, &mut Log { failed: false }, (events, inbox));
-    fleet::remove(&args.dev);
+    // After an error the state stays, by which HEALTH knows of the end and why.
+    if done.is_ok() {
+        fleet::remove(&args.dev);
+    }
     done
 }
 

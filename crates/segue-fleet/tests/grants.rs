@@ -274,3 +274,29 @@ fn of_two_agents_with_one_address_one_ends_and_they_leave_no_leases() {
     let half_seconds = u32::try_from(begin.elapsed().as_millis() / 500).unwrap();
     assert!(registry.renewals <= 2 * (half_seconds + 1), "{} in {half_seconds} half seconds", registry.renewals);
 }
+
+#[test]
+fn an_administrator_who_writes_a_lease_time_and_again_is_no_other_agent() {
+    // No put is left without an answer.
+    let (registry, url) = serve(Registry { puts: 1, ..Registry::default() });
+    let (inbox, check, _keeper) = keep(&url, PATIENCE);
+    assert!(matches!(inbox.recv_timeout(PATIENCE).unwrap(), Event::Acquired(_)));
+    for _ in 0..3 {
+        let value = {
+            let mut registry = registry.lock().unwrap();
+            let (lease, value) = registry.keys.values_mut().next().unwrap();
+            // {"PublicIP":"198.18.0.1"}
+            let own = std::mem::replace(value, "eyJQdWJsaWNJUCI6IjE5OC4xOC4wLjEifQ==".to_owned());
+            "0".clone_into(lease);
+            own
+        };
+        let begin = Instant::now();
+        while registry.lock().unwrap().keys.values().all(|(_, now)| *now != value) {
+            assert!(begin.elapsed() < PATIENCE, "it is not written again");
+            check.send(()).unwrap();
+            if let Ok(event) = inbox.recv_timeout(Duration::from_millis(20)) {
+                assert!(matches!(event, Event::Renewed), "{event:?}");
+            }
+        }
+    }
+}

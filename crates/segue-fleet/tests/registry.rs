@@ -7,6 +7,7 @@ use std::fs;
 use std::net::TcpListener;
 
 use common::{Agent, Relay, lease, until, with_etcd};
+use segue_control::error::{Error, Kind};
 use segue_fleet::event::Event;
 
 /// The agents choose their subnets between those that the tests give away.
@@ -269,14 +270,27 @@ fn a_subnet_file_that_could_not_be_written_is_written_later() {
         let one = Agent::start(&etcd.url(), 1);
         let file = one.subnet_file();
         until("it is written", || file.is_file());
-        // No file can take the place of a directory.
-        fs::remove_file(&file).unwrap();
-        fs::create_dir(&file).unwrap();
+        // No file can take the place of a directory, but the agent may write one before that is there.
+        until("a directory is there", || {
+            let _ = fs::remove_file(&file);
+            fs::create_dir(&file).is_ok()
+        });
         until("the failure is published", || one.state().file_error.is_some_and(|error| error.contains("subnet.env")));
         fs::remove_dir(&file).unwrap();
         until("it is written again", || file.is_file() && one.state().file_error.is_none());
         let notes: Vec<String> = one.notes().into_iter().filter(|line| line.starts_with("cannot write")).collect();
         assert_eq!(notes.len(), 1, "{notes:?}");
+    });
+}
+
+#[test]
+fn an_agent_that_ends_with_an_error_leaves_it_in_its_state() {
+    with_etcd("an_agent_that_ends_with_an_error", |etcd| {
+        etcd.put("config", CONFIG);
+        let mut one = Agent::start(&etcd.url(), 1);
+        one.send(Event::Fatal(Error::new(Kind::Conflict, "another agent has the address", "end one of the two")));
+        assert!(one.outcome().is_err());
+        assert!(one.state().error.is_some_and(|error| error.contains("another agent has the address")));
     });
 }
 

@@ -33,6 +33,8 @@ use crate::refusal::Refusal;
 
 /// Interval at which a sweeper looks for new calls of `add`.
 const POLL: Duration = Duration::from_secs(1);
+/// Time for which a sweeper waits for the first call of `add`.
+const LONGEST: Duration = Duration::from_secs(3600);
 
 /// Locked state files of one tunnel.
 struct Hooks {
@@ -112,8 +114,8 @@ pub fn sweep(name: &str, round: u64, grace: Duration) -> Result<(), Error> {
         if adds > 0 && left.is_zero() {
             break;
         }
-        // Those that come are of this round.
-        if adds == 0 && memory.peers.is_empty() {
+        // Those that come are of this round; where none comes in so long, nothing is swept before the next round.
+        if adds == 0 && (memory.peers.is_empty() || last_add.elapsed() >= LONGEST) {
             return Ok(());
         }
         std::thread::sleep(if adds == 0 { POLL } else { left.min(POLL) });
