@@ -18,7 +18,7 @@ use segue_tests::faults::{Forwarder, PATIENCE, Service, children, parent, tail};
 use segue_tests::inject::{Calls, Traced, Workload};
 use segue_tests::routed::ip;
 use segue_tests::traffic::{Place, socket};
-use segue_tests::{Carrier, Ground, Inside, Shape, Tunnel, fastpath, sys, test_name};
+use segue_tests::{Carrier, Ground, Inside, Shape, Tunnel, fastpath, sys, test_name, until};
 use serde_json::Value;
 
 /// Errors after which a process goes on. An interrupt is by its nature not for long, since the standard library repeats
@@ -177,9 +177,9 @@ impl<'a> Subject<'a> {
     }
 
     /// Returns the numbers of packets that the instance has dropped at its ports, of reads that it has repeated and of
-    /// sends that it has made otherwise, all together.
+    /// sends that it has made otherwise, all together. Waits for its answer.
     fn counted(&self) -> u64 {
-        let stat = self.service.stat(self.name).unwrap_or_default();
+        let stat = until("the instance answers", || self.service.stat(self.name));
         let ports = stat["ports"].as_object().into_iter().flat_map(|ports| ports.values());
         let counts = ports.flat_map(|port| [&port["drops"], &port["fallbacks"]]);
         counts.filter_map(Value::as_object).flat_map(|counts| counts.values()).filter_map(Value::as_u64).sum()
@@ -221,7 +221,8 @@ impl<'a> Subject<'a> {
                 let outcome = workload.fails(&normal, failing, with);
                 found.met += usize::from(outcome.met > 0);
                 let passes = self.passes();
-                let counted = self.counted() - before;
+                // Another process begins at 0.
+                let counted = self.counted().saturating_sub(before);
                 // Other threads make a few such calls. A send is made again several times after some errors.
                 let is_counted = !(OF_DEVICES.contains(&calls.as_str()) && COUNTED.contains(&error))
                     || outcome.met < DATAGRAMS / 2
