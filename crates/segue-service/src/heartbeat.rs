@@ -256,6 +256,10 @@ impl Default for Limits {
 /// Time without a round, or a wait, after which a packet loop is late.
 const LATE: Duration = Duration::from_millis(500);
 
+/// Number of checks in turn after which a packet loop has ended by itself. Where its whole process ends, the supervisor
+/// is told in between.
+const ENDED: u32 = 3;
+
 /// A fault that the supervisor found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stall {
@@ -287,6 +291,8 @@ pub struct Watch {
     /// Processor time of the main thread at the last check.
     cpu: Option<Duration>,
     is_asleep: bool,
+    /// Number of checks in turn that found the main thread ended.
+    ended: u32,
 }
 
 /// The state of a thread since its heartbeat last changed.
@@ -305,7 +311,7 @@ impl Watch {
         // The packet loop is the main thread, whose id is that of the process.
         let stat = File::open(format!("/proc/{pid}/task/{pid}/stat")).ok();
         let seen = vec![LastBeat::default(); Thread::all(heartbeat.workers).count()];
-        Watch { heartbeat, limits, stat, seen, cpu: None, is_asleep: false }
+        Watch { heartbeat, limits, stat, seen, cpu: None, is_asleep: false, ended: 0 }
     }
 
     /// Returns whether the only worker waited at the last check and had used no processor time since the one before.
@@ -342,6 +348,9 @@ impl Watch {
             return None;
         }
         let cpu = main.map(|main| main.cpu);
+        let has_ended = main.is_some_and(|main| main.has_ended) && !matches!(packets, NOT_BEGUN | OVER);
+        self.ended = if has_ended { self.ended + 1 } else { 0 };
+        let ended = self.ended;
         self.is_asleep = self.heartbeat.workers == 1 && packets & WAITS != 0 && cpu.is_some() && cpu == self.cpu;
         self.cpu = cpu;
         let passed = passed.min(2 * tick);
@@ -352,10 +361,8 @@ impl Watch {
             };
             let cpu = main.filter(|_| thread == Thread::Packets).map(|main| main.cpu);
             let seen = &mut self.seen[thread.place()];
-            if thread == Thread::Packets && number != OVER && main.is_some_and(|main| main.has_ended) {
-                // Where the whole process ends, its supervisor is told meanwhile.
-                seen.wall += passed;
-                return (seen.wall >= LATE).then_some(Stall { thread, how: How::Ended });
+            if thread == Thread::Packets && ended > 0 {
+                return (ended >= ENDED).then_some(Stall { thread, how: How::Ended });
             }
             let is_new = number != seen.number || thread == Thread::Packets && !is_same;
             if is_new || matches!(number, NOT_BEGUN | OVER) {

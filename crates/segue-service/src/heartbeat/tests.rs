@@ -10,7 +10,8 @@ fn watch() -> (Heartbeat, Watch) {
     let heartbeat = Heartbeat::new(1).unwrap();
     let seen = vec![LastBeat::default(); Thread::all(1).count()];
     let heartbeat_of = heartbeat.clone();
-    let watch = Watch { heartbeat: heartbeat_of, limits: LIMITS, stat: None, seen, cpu: None, is_asleep: false };
+    let watch =
+        Watch { heartbeat: heartbeat_of, limits: LIMITS, stat: None, seen, cpu: None, is_asleep: false, ended: 0 };
     (heartbeat, watch)
 }
 
@@ -42,7 +43,8 @@ fn a_packet_loop_may_have_more_time_than_the_threads_beside_it_and_no_two_share_
         assert_eq!(thread.place(), place, "{thread}");
         let seen = vec![LastBeat::default(); threads.len()];
         let limits = Limits { round: 2 * LIMITS.wall, ..LIMITS };
-        let mut watch = Watch { heartbeat: heartbeat.clone(), limits, stat: None, seen, cpu: None, is_asleep: false };
+        let mut watch =
+            Watch { heartbeat: heartbeat.clone(), limits, stat: None, seen, cpu: None, is_asleep: false, ended: 0 };
         heartbeat.beat(*thread);
         let found = (0..20).find_map(|_| watch.check(TICK, TICK)).unwrap();
         let is_loop = matches!(thread, Thread::Packets | Thread::Worker(_));
@@ -122,11 +124,18 @@ fn a_packet_loop_that_has_ended_without_its_process_is_a_fault_whether_it_waited
         let (heartbeat, mut watch) = watch();
         heartbeat.of(Thread::Packets).store(number, Ordering::Relaxed);
         let zombie = || usage("7 (segue) Z 1 7 7 0 -1 4227404 262 0 0 0 0 7 0 0 20 0 4");
-        assert_eq!(watch.check_by(|_| zombie(), TICK, TICK), None, "its process may be ending");
+        for _ in 0..5 {
+            assert_eq!(watch.check_by(|_| None, Duration::from_millis(150), TICK), None, "a long round");
+        }
+        for _ in 1..ENDED {
+            assert_eq!(watch.check_by(|_| zombie(), 2 * TICK, 2 * TICK), None, "its process may be ending");
+        }
         let found = watch.check_by(|_| zombie(), TICK, TICK);
         assert_eq!(found, Some(Stall { thread: Thread::Packets, how: How::Ended }), "{number}");
         heartbeat.over(Thread::Packets);
         assert_eq!(watch.check_by(|_| zombie(), TICK, TICK), None, "it was done");
+        heartbeat.of(Thread::Packets).store(NOT_BEGUN, Ordering::Relaxed);
+        assert!((0..9).all(|_| watch.check_by(|_| zombie(), TICK, TICK).is_none()), "a start that failed says why");
     }
 }
 
@@ -196,6 +205,7 @@ fn a_loop_of_a_further_worker_is_told_by_the_time_that_its_instance_notes() {
         seen: vec![LastBeat::default(); Thread::all(3).count()],
         cpu: None,
         is_asleep: false,
+        ended: 0,
     };
     for worker in [1, 2] {
         heartbeat.of(Thread::of_worker(worker)).store(8 | WAITS, Ordering::Relaxed);

@@ -128,7 +128,9 @@ pub(super) fn run(
         let passed = looked.elapsed();
         if passed >= tick {
             looked = Instant::now();
-            if let Some(stall) = watch.check(passed, tick) {
+            // One that is being ended may take its time.
+            let stall = watch.check(passed, tick).filter(|stall| !(now && stall.how == How::Ended));
+            if let Some(stall) = stall {
                 end(&stalled(life.name, stall));
             }
             // A front end may make it wait; its guest's port stops then, and no other.
