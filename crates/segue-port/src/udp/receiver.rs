@@ -52,8 +52,10 @@ impl Overflow {
     /// Largest memory after which the number is read, in bytes.
     const MOST: usize = 1 << 18;
 
-    /// Returns the state for this socket, which begins with what was dropped before.
+    /// Returns the state for this socket, which begins with what was dropped before. A socket of an earlier program has
+    /// `SO_RXQ_OVFL`, and loses it.
     pub(super) fn of(socket: &OwnedFd) -> Overflow {
+        let _ = sys::set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 0);
         let room = sys::option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(0);
         let most = usize::try_from(room).unwrap_or(0) / 4;
         let counted = sys::dropped(socket.as_fd()).unwrap_or(0);
@@ -93,7 +95,14 @@ mod tests {
     /// Tests that datagrams do not bring the number of those that were dropped ([`Overflow`] says why).
     #[test]
     fn a_receiving_socket_has_no_number_of_drops_with_each_datagram() {
-        assert_eq!(sys::option(socket().as_fd(), libc::SOL_SOCKET, libc::SO_RXQ_OVFL).unwrap(), 0);
+        let socket = socket();
+        let is_on = || sys::option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RXQ_OVFL).unwrap() != 0;
+        assert!(!is_on());
+        // As one that an earlier program hands over.
+        sys::set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1).unwrap();
+        assert!(is_on());
+        Overflow::of(&socket);
+        assert!(!is_on());
     }
 
     #[test]
