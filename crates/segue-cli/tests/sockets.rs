@@ -112,6 +112,12 @@ fn a_fleet_agent_that_has_ended_is_a_problem_of_its_tunnel_and_a_metric() {
     for line in ["segue_fleet_state{name=\"well\",state=\"ended\"} 1\n", "segue_instance_problems{name=\"well\"} 1\n"] {
         assert!(metrics.1.contains(line), "{line}: {metrics:?}");
     }
+    // The user of the directory could put a pipe there, in which nothing is written.
+    let file = place.path().join("well.fleet.json");
+    fs::remove_file(&file).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
+    let [health] = at_once(&place, ["stat --health"]);
+    assert_eq!(health, (Some(0), String::new(), String::new()));
 }
 
 #[test]

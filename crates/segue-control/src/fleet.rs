@@ -164,7 +164,12 @@ pub fn remove(name: &str) {
 pub fn read(name: &str) -> Option<FleetState> {
     let read = |path: PathBuf| -> Option<FleetState> {
         let mut bytes = Vec::new();
-        io::Read::read_to_end(&mut io::Read::take(fs::File::open(path).ok()?, FILE_LEN), &mut bytes).ok()?;
+        // The directory may be another user's, who could put a pipe there that nothing is written into.
+        let file = fs::File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path).ok()?;
+        if !file.metadata().ok()?.is_file() {
+            return None;
+        }
+        io::Read::read_to_end(&mut io::Read::take(file, FILE_LEN), &mut bytes).ok()?;
         json::read(&bytes).ok()
     };
     if name.contains('/') {
