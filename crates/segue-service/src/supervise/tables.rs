@@ -137,6 +137,7 @@ fn each<T: Send + 'static, R: Send + 'static>(
     let (sender, outcomes) = channel();
     let is_over = Arc::new(AtomicBool::new(false));
     let waiting = Arc::new(Mutex::new(all.into_iter().enumerate()));
+    let mut is_alone = true;
     for _ in 0..done.len().min(TOGETHER) {
         let (sender, is_over, waiting) = (sender.clone(), Arc::clone(&is_over), Arc::clone(&waiting));
         let next = move || waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
@@ -149,8 +150,18 @@ fn each<T: Send + 'static, R: Send + 'static>(
         if started::spawn("tables", run).is_err() {
             break;
         }
+        is_alone = false;
     }
     drop(sender);
+    if is_alone {
+        // No thread can be started: one after the other.
+        let rest = std::mem::take(&mut *waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        for (at, one) in rest {
+            done[at] = Some(work(&one, &is_over));
+            notify.keep_alive();
+        }
+        return done;
+    }
     let mut last = Instant::now();
     loop {
         let left = LONGEST.saturating_sub(last.elapsed());
