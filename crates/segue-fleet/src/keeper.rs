@@ -248,7 +248,7 @@ fn renew(etcd: &mut Etcd, terms: &Terms, held: &mut Held, spare: &mut Option<Spa
     let is_own = |record: &Record| record.lease == held.id && record.value == held.value.as_bytes();
     // A put of this host that was executed without an answer is no other program's.
     let is_late = |record: &Record| spare.as_ref().is_some_and(|spare| spare.id == record.lease);
-    // Agents write with a lease; without one it is an administrator's, who makes a reservation of it.
+    // Agents write with a lease; without one it is an administrator's, and a reservation.
     let is_foreign = |record: &Record| record.lease != 0 && !is_own(record) && !is_late(record);
     let is_contested = owner.is_some() && found.as_ref().is_some_and(is_foreign);
     let (id, made) = match &found {
