@@ -164,7 +164,7 @@ pub fn remove(name: &str) {
 pub fn read(name: &str) -> Option<FleetState> {
     let read = |path: PathBuf| -> Option<FleetState> {
         let mut bytes = Vec::new();
-        // The directory may be another user's, who could put a pipe there that nothing is written into.
+        // The directory may belong to another user: what is there may be a pipe without a writer.
         let file = fs::File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path).ok()?;
         if !file.metadata().ok()?.is_file() {
             return None;
