@@ -561,10 +561,10 @@ fn date_anew(state: &mut FleetState, expected: u64, clock: u64) -> bool {
     if clock.abs_diff(expected) <= ROUNDED {
         return false;
     }
-    let anew = |time: u64| (time + clock).saturating_sub(expected);
-    state.since = anew(state.since);
-    state.renewed = state.renewed.map(anew);
-    state.table_failed = state.table_failed.map(anew);
+    let times = [Some(&mut state.since), state.renewed.as_mut(), state.table_failed.as_mut()];
+    for time in times.into_iter().flatten() {
+        *time = (*time + clock).saturating_sub(expected);
+    }
     true
 }
 
