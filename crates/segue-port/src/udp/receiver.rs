@@ -50,7 +50,7 @@ impl Overflow {
     /// Least memory that is estimated for a datagram, in bytes: drivers take a page for a short one.
     const LEAST: usize = 4096;
     /// Largest memory after which the number is read, in bytes.
-    const MOST: usize = 1 << 18;
+    const MOST: usize = 1 << 20;
 
     /// Returns the state for this socket, which begins with what was dropped before. A socket of an earlier program has
     /// `SO_RXQ_OVFL`, and loses it.
