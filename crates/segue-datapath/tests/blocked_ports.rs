@@ -1,6 +1,7 @@
 //! Tests of the loop beside a port that takes no packets for a while: the other direction goes on, nothing is
 //! forgotten, and the loop sleeps.
 
+mod far_end;
 mod memory;
 
 use std::collections::VecDeque;
@@ -12,12 +13,13 @@ use std::sync::atomic::AtomicU64;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use far_end::{config, wrapped};
 use memory::Carries;
-use segue::encap::{Carrier, Config, Encapsulator, Mode, OuterCsum};
+use segue::encap::OuterCsum;
 use segue::gro;
 use segue::gso::Limits;
 use segue::hash::Key;
-use segue::packet::{Csum, Frag, Frame, Packet, Start, Tunnels};
+use segue::packet::{Csum, Frag, Frame, Start};
 use segue::time::Nanos;
 use segue_datapath::board::{Board, Group};
 use segue_datapath::gateway::{self, Gateway, PortConfig};
@@ -126,11 +128,6 @@ enum Form {
     PeerTable,
 }
 
-fn config() -> Config {
-    let address = |text: &str| text.parse::<IpAddr>().unwrap();
-    Config::new(Mode::Ip, Carrier::Gue { remcsum: false }, address("198.18.0.1"), address("198.18.0.2"))
-}
-
 /// Returns a pipeline between a guest, `in`, which takes packets once `room` is readable, and another port, `out`.
 /// `comes` are the packets from there.
 fn pipeline(
@@ -184,20 +181,6 @@ fn pipeline(
 /// Returns packets, each of a flow of its own.
 fn lone(count: usize) -> Vec<Vec<u8>> {
     (0..count as u16).map(|flow| Sender::udp(Ip::V4(V4::new(1, 1, 2)), flow).send(100, 0).bytes()).collect()
-}
-
-/// Returns datagrams of the remote end with these packets.
-fn wrapped(packets: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
-    let mut encap = Encapsulator::new(config()).unwrap();
-    let wrap = |bytes| {
-        let mut packet = Packet::default();
-        packet.load(Frag::all(bytes), Start::Ip, &Tunnels::NONE);
-        encap.push(&mut packet).unwrap();
-        let mut all = packet.head.bytes()[usize::from(packet.outer.unwrap().skip)..].to_vec();
-        packet.payload.frags().iter().for_each(|frag: &Frag<Vec<u8>>| all.extend_from_slice(frag.bytes()));
-        all
-    };
-    packets.into_iter().map(wrap).collect()
 }
 
 fn read(board: &Board, port: &str, group: Group, key: &str) -> u64 {

@@ -1,6 +1,7 @@
 //! Tests of tunnels, with and without a peer table, whose pages are in use: by packets that GRO holds, or that wait for
 //! a blocked port. Replies to probes and ICMP errors take none of these pages, and what is not sent is counted.
 
+mod far_end;
 mod memory;
 
 use std::cell::RefCell;
@@ -9,12 +10,12 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use far_end::{config, wrapped};
 use memory::{Carries, Memory, Wire, counter, in_both_forms};
-use segue::encap::{Carrier, Config, Encapsulator, Identity, Mode, OuterCsum};
+use segue::encap::{Identity, OuterCsum};
 use segue::gro;
 use segue::gso::Limits;
 use segue::hash::Key;
-use segue::packet::{Frag, Packet, Start, Tunnels};
 use segue::time::Nanos;
 use segue_datapath::board::Group;
 use segue_datapath::knobs::Knobs;
@@ -43,11 +44,6 @@ struct Bench {
     inside: Rc<RefCell<Wire>>,
     outside: Rc<RefCell<Wire>>,
     now: u64,
-}
-
-fn config() -> Config {
-    let address = |text: &str| text.parse::<IpAddr>().unwrap();
-    Config::new(Mode::Ip, Carrier::Gue { remcsum: false }, address("198.18.0.1"), address("198.18.0.2"))
 }
 
 fn bench(form: Form, pages: usize) -> Bench {
@@ -113,20 +109,6 @@ impl Bench {
     fn count(&self, port: &str, group: Group, key: &str) -> u64 {
         counter(&*self.pipeline, port, group, key)
     }
-}
-
-/// Returns datagrams of the remote end with these packets.
-fn wrapped(packets: impl IntoIterator<Item = Vec<u8>>) -> Vec<Vec<u8>> {
-    let mut encap = Encapsulator::new(config()).unwrap();
-    let wrap = |bytes| {
-        let mut packet = Packet::default();
-        packet.load(Frag::all(bytes), Start::Ip, &Tunnels::NONE);
-        encap.push(&mut packet).unwrap();
-        let mut all = packet.head.bytes()[usize::from(packet.outer.unwrap().skip)..].to_vec();
-        packet.payload.frags().iter().for_each(|frag: &Frag<Vec<u8>>| all.extend_from_slice(frag.bytes()));
-        all
-    };
-    packets.into_iter().map(wrap).collect()
 }
 
 /// Returns one packet of each of these flows.
