@@ -130,7 +130,10 @@ impl RawPort {
         Ok(RawPort {
             port,
             protocols: config.protocols,
-            other: other.map(|fd| (Overflow::of(&fd), fd)).map(|(overflow, fd)| (fd, overflow)),
+            other: other.map(|fd| {
+                let overflow = Overflow::of(&fd);
+                (fd, overflow)
+            }),
             either,
         })
     }
