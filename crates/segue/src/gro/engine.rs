@@ -203,7 +203,9 @@ impl<B: AsRef<[u8]>> Gro<B> {
                 self.relieve();
             }
             FrameMatch::Starts(first) => {
-                let Some(frame) = take(queue) else { return };
+                let taken = take(queue);
+                debug_assert_eq!(taken.as_ref().map(Frame::len), Some(len), "another frame was taken than was shown");
+                let Some(frame) = taken else { return };
                 let verified = matches!(frame.csum, Csum::Verified);
                 self.keep_first(frame.bytes, first, verified, now);
                 self.relieve();
