@@ -127,8 +127,8 @@ pub const CODES: &[HealthCode] = &[
     code(
         "fleet_ended",
         "The fleet agent of the tunnel has ended without a signal: its peers stay as they are.",
-        "A fault of segue, or the kernel had no memory left.",
-        "Start it again: segue fleet etcd --dev IFNAME, with its options of before.",
+        "The error that is shown, a fault of segue, or the kernel had no memory left.",
+        "Mend what is shown and start it again, or remove IFNAME.fleet.json, beside its socket, if it is no longer wanted.",
     ),
     code(
         "fleet_stale",
