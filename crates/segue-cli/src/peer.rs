@@ -1,7 +1,5 @@
 //! `segue peer`: the peer table of a running tunnel.
 
-use std::io::Read;
-
 use schemars::JsonSchema;
 use segue_control::client;
 use segue_control::error::{Error, Kind, Place, printable, printable_line};
@@ -9,6 +7,7 @@ use segue_control::peers::{Change, Changes, Encap, Key, ListedPeer, Mac, Peer, R
 use segue_control::protocol::TABLE_LEN;
 use segue_grammar::parse::{Parsed, Value, parse};
 use segue_grammar::peer::KEYWORDS;
+use segue_host::file::read_within;
 use serde::Serialize;
 use serde_json::json;
 
@@ -160,13 +159,11 @@ fn key(words: &[String], at: usize) -> Result<Key, Error> {
 
 /// Reads a table from a file, or from stdin.
 fn read(file: &str) -> Result<Table, Error> {
-    let mut text = Vec::new();
-    let most = TABLE_LEN as u64;
-    let done = match file {
-        "-" => std::io::stdin().take(most).read_to_end(&mut text),
-        _ => std::fs::File::open(file).and_then(|opened| opened.take(most).read_to_end(&mut text)),
+    let read = match file {
+        "-" => read_within(std::io::stdin(), TABLE_LEN),
+        _ => std::fs::File::open(file).and_then(|opened| read_within(opened, TABLE_LEN)),
     };
-    done.map_err(|error| {
+    let text = read.map_err(|error| {
         let made = Error::system(format!("cannot read {}", printable(file)), &error, "segue peer sync NAME -");
         made.why("it holds the peer table")
     })?;

@@ -171,6 +171,16 @@ for n in $(seq 400); do $SEGUE stat sg1 >/dev/null 2>&1 && break; sleep 0.05; do
 }
 
 #[test]
+fn a_table_of_peers_that_does_not_end_is_refused_before_it_fills_the_memory() {
+    let words = "tunnel dev sg0 local 198.18.0.1 peers /dev/zero";
+    let Some((ran, error)) = refused("ulimit -v 4000000", words, "") else { return };
+    assert_eq!(error["os_error"].as_i64(), None, "{ran:?}");
+    assert!(ran.stderr.contains("/dev/zero: it has more than "), "{ran:?}");
+    let ran = common::segue("peer sync sg0 /dev/zero");
+    assert!(ran.code == Some(1) && ran.stderr.contains("/dev/zero: it has more than "), "{ran:?}");
+}
+
+#[test]
 fn a_tunnel_works_in_a_user_namespace_without_root() {
     if let Some(reason) = cannot_unshare() {
         return segue_lab::skip_this_test(reason);

@@ -1,17 +1,20 @@
 //! The connection to etcd as the command line describes it: members, TLS, user.
 
-use std::fs;
+use std::fs::File;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
 use segue_control::error::{Error, Kind, printable};
+use segue_host::file::read_within;
 use ureq::Agent;
 use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConfig};
 
 use crate::args;
 use crate::etcd::{CONNECT, Etcd, Login, REQUEST};
 
+/// Largest length of a file of certificates or of a key, bytes.
+const MOST: usize = 4 << 20;
 /// Usual paths of the system's certificate authorities; the first existing one is used.
 const SYSTEM: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem"];
@@ -116,7 +119,7 @@ fn certificates(file: &Path, option: &str) -> Result<Vec<Certificate<'static>>, 
 }
 
 fn read(file: &Path, option: &str) -> Result<Vec<u8>, Error> {
-    fs::read(file).map_err(|error| {
+    File::open(file).and_then(|opened| read_within(opened, MOST)).map_err(|error| {
         Error::system(format!("cannot read {}", file.display()), &error, format!("{option} FILE")).why("it is needed")
     })
 }

@@ -1,8 +1,9 @@
-//! Files that other processes may read or replace at the same time: replaced in one step, and removed by identity.
+//! Files that other processes may read or replace at the same time: replaced in one step, removed by identity, and read
+//! within a limit.
 
 use std::fmt;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
@@ -52,6 +53,19 @@ pub fn replace(path: &Path, content: &[u8], mode: Option<u32>) -> io::Result<()>
     made
 }
 
+/// Returns all bytes of `input`, of which there may be `most`.
+///
+/// # Errors
+/// [`io::ErrorKind::FileTooLarge`] where there are more.
+pub fn read_within(input: impl Read, most: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    input.take(most as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > most {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it has more than {most} bytes")));
+    }
+    Ok(bytes)
+}
+
 fn write_new(path: &Path, content: &[u8], mode: Option<u32>) -> io::Result<()> {
     let mut file = File::options().write(true).create_new(true).mode(mode.unwrap_or(0o666)).open(path)?;
     if let Some(mode) = mode {
@@ -69,6 +83,16 @@ mod tests {
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir(&folder).unwrap();
         folder
+    }
+
+    #[test]
+    fn file_is_read_within_its_limit_and_no_further() {
+        assert_eq!(read_within(&b"four"[..], 4).unwrap(), b"four");
+        let error = read_within(io::repeat(0), 1 << 20).unwrap_err();
+        assert_eq!(
+            (error.kind(), error.to_string().as_str()),
+            (io::ErrorKind::FileTooLarge, "it has more than 1048576 bytes")
+        );
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The start of a tunnel with a peer table: its listeners, its table, and the datapath over them.
 
+use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -7,7 +8,9 @@ use std::sync::Arc;
 use segue::encap::OuterCsum;
 use segue_control::error::{Error, Kind};
 use segue_control::peers::{Change, Encap, Table};
+use segue_control::protocol::TABLE_LEN;
 use segue_datapath::overlay::{Listener, Overlay, Parts, exchange};
+use segue_host::file::read_within;
 use segue_host::netlink::Netlink;
 use segue_port::Port as DataPort;
 use segue_port::udp::{Carries, Sockets, UdpConfig, UdpPort};
@@ -133,7 +136,7 @@ pub(super) fn path(
 fn load(keeper: &Keeper, table: &PeerTable, out: &dyn Report) -> Result<(), Error> {
     let Some(path) = &table.file else { return Ok(()) };
     let name = path.display().to_string();
-    let text = std::fs::read(path).map_err(|error| {
+    let text = File::open(path).and_then(|opened| read_within(opened, TABLE_LEN)).map_err(|error| {
         Error::system(format!("cannot read the peers in {name}"), &error, "peers none   starts with an empty table")
             .why("`peers FILE` names the table of the start")
     })?;
