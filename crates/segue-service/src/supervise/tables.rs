@@ -5,6 +5,7 @@
 //! service manager is told meanwhile that the service is alive. A large table is asked for or sent only where the
 //! instance has just answered a small request.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -85,7 +86,7 @@ pub(super) fn load<'a>(specs: impl Iterator<Item = &'a InstanceSpec>, notify: &m
 
 /// Loads the peer table of the tunnel `name` from its file, unless that is over meanwhile.
 fn load_one(name: &str, path: &Path, is_over: &AtomicBool) -> Result<(), Error> {
-    let table = read(path);
+    let table = read(name, path);
     if is_over.load(Ordering::Relaxed) {
         return Ok(());
     }
@@ -110,8 +111,30 @@ fn load_one(name: &str, path: &Path, is_over: &AtomicBool) -> Result<(), Error> 
     Err(refused)
 }
 
-/// Reads the peer table in a file.
-fn read(path: &Path) -> Result<Table, Error> {
+/// The tunnels whose files are being read; one with its file in a file system that does not answer stays here.
+static READ_NOW: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+/// A tunnel in [`READ_NOW`], until this is dropped.
+struct ReadNow<'n>(&'n str);
+
+impl<'n> ReadNow<'n> {
+    /// Notes that the file of a tunnel is read; `None` where that is so already.
+    fn of(name: &'n str) -> Option<ReadNow<'n>> {
+        READ_NOW.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned()).then_some(ReadNow(name))
+    }
+}
+
+impl Drop for ReadNow<'_> {
+    fn drop(&mut self) {
+        READ_NOW.lock().unwrap_or_else(PoisonError::into_inner).remove(self.0);
+    }
+}
+
+/// Reads the file with the peers of the tunnel `name`. Refuses where an earlier reload still waits for it: a thread
+/// cannot be taken back from a file system that does not answer, and each reload would leave one more.
+fn read(name: &str, path: &Path) -> Result<Table, Error> {
+    let busy = || io::Error::new(io::ErrorKind::ResourceBusy, "an earlier reload still waits for its file system");
+    let _now = ReadNow::of(name).ok_or_else(|| unread(path, &busy()))?;
     let text = file::read(path, TABLE_LEN).map_err(|error| unread(path, &error))?;
     if text.len() > TABLE_LEN {
         let why = format!("it has more than {TABLE_LEN} bytes");
@@ -174,4 +197,20 @@ fn each<T: Send + 'static, R: Send + 'static>(
     }
     is_over.store(true, Ordering::Relaxed);
     done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_still_read_is_not_read_again() {
+        let is_refused =
+            |name| read(name, Path::new("/dev/null")).unwrap_err().sentence().contains("an earlier reload");
+        let waiting = ReadNow::of("still0").unwrap();
+        assert!(is_refused("still0"));
+        assert!(!is_refused("still1"), "another tunnel with the same file");
+        drop(waiting);
+        assert_eq!([is_refused("still0"), is_refused("still0")], [false; 2]);
+    }
 }
