@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -64,6 +64,9 @@ pub struct FleetState {
     pub name: String,
     /// The process of the agent.
     pub pid: u32,
+    /// The process namespace of the agent, in which it has this number: the inode number of `/proc/self/ns/pid`; 0
+    /// where it is not known.
+    pub pid_namespace: u64,
     /// The kind of the registry: `etcd` or `hook`.
     pub engine: String,
     /// The member of the registry that answered last.
@@ -114,8 +117,12 @@ impl FleetState {
         self.renewed.map(|renewed| Duration::from_secs(now().saturating_sub(renewed)))
     }
 
-    /// Returns whether the agent's process has ended. The hooks of flanneld have none.
+    /// Returns whether the agent's process has ended. The hooks of flanneld have none, and that of an agent in another
+    /// process namespace, such as a container's, is not seen from here.
     pub fn is_dead(&self) -> bool {
+        if self.pid_namespace != 0 && self.pid_namespace != pid_namespace() {
+            return false;
+        }
         // /proc can hide the processes of other users.
         let is_there = |pid| match sys::kill(pid, 0) {
             Ok(()) => true,
@@ -123,6 +130,11 @@ impl FleetState {
         };
         self.pid != 0 && !sys::Pid::try_from(self.pid).is_ok_and(is_there)
     }
+}
+
+/// Returns the inode number of this process's process namespace, or 0 where it is not known.
+pub fn pid_namespace() -> u64 {
+    fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino())
 }
 
 /// Returns the number of seconds since 1970.

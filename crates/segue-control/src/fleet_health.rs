@@ -75,6 +75,7 @@ fn problem(code: &str, what: &str, why: Option<String>, since: Option<u64>, fix:
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fleet::pid_namespace;
 
     const NOW: u64 = 1_000_000;
 
@@ -121,6 +122,10 @@ mod tests {
         // No process has this number.
         let ended = FleetState { pid: u32::MAX, ..all };
         assert_codes(&ended, &["fleet_ended"]);
+        let elsewhere = |pid_namespace| FleetState { pid: u32::MAX, pid_namespace, ..agent() };
+        assert_codes(&elsewhere(pid_namespace()), &["fleet_ended"]);
+        // A container's.
+        assert_codes(&elsewhere(pid_namespace() + 1), &[]);
         let said = FleetState { error: Some("another agent has the address".to_owned()), ..ended };
         let why = problems(&said, NOW)[0].why.clone().unwrap();
         assert!(why.ends_with("the table stays as it is; another agent has the address"), "{why}");
