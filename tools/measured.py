@@ -158,6 +158,15 @@ FORMS = ['mode = "gre"\nencap = "gue"', 'mode = "ipip"\nencap = "gue"', 'mode = 
          'mode = "geneve"\nid = 7', 'mode = "ipip"\nencap = "fou"']
 
 
+def section(at, remote, kinds):
+    """The beginning of the section of tunnel number `at` in a configuration, which further keys may follow. The tunnels
+    have `kinds` forms in turn, each with a port of its own."""
+    form = at % kinds
+    port = "dstport" if "id =" in FORMS[form] else "encap-dport"
+    return (f'[[tunnel]]\ndev = "m{at}"\nlocal = "198.18.0.1"\nremote = "{remote}"\n{FORMS[form]}\n'
+            f"{port} = {7000 + form}\n")
+
+
 def rows_of(table):
     """The tunnels of `Many` that have a row in a table of `segue stat`; what it says below the table begins with NAME
     and a colon."""
@@ -212,11 +221,8 @@ class Many:
         """Writes the file; `change` is the TTL of the first tunnel."""
         with open(f"{self.folder.name}/c.toml", "w", encoding="ascii") as file:
             for at in range(self.count):
-                form = at % self.kinds
-                port = "dstport" if "id =" in FORMS[form] else "encap-dport"
-                file.write(f'[[tunnel]]\ndev = "m{at}"\nlocal = "198.18.0.1"\n'
-                           f'remote = "198.18.{1 + at // 250}.{1 + at % 250}"\n{FORMS[form]}\n'
-                           f"{port} = {7000 + form}\nttl = {change if at == 0 else 64}\n\n")
+                remote = f"198.18.{1 + at // 250}.{1 + at % 250}"
+                file.write(section(at, remote, self.kinds) + f"ttl = {change if at == 0 else 64}\n\n")
 
     def until(self, event):
         """Waits for an event, and returns the time."""

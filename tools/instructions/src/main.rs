@@ -37,12 +37,13 @@ fn time(only: Option<&str>) -> ExitCode {
 }
 
 fn main() -> ExitCode {
-    // Vectors of one width on every machine: those that callgrind knows.
-    let Some(avx2) = segue::checksum::implementations().find(|implementation| implementation.name() == "avx2") else {
-        eprintln!("instructions: this processor has no AVX2");
+    // Vectors of one width on every machine: the widest that callgrind knows, or what SUMS names.
+    let kind = std::env::var("SUMS").unwrap_or_else(|_| "avx2".to_owned());
+    let Some(sums) = segue::checksum::implementations().find(|implementation| implementation.name() == kind) else {
+        eprintln!("instructions: this processor has no sums by {kind}");
         return ExitCode::from(2);
     };
-    avx2.choose();
+    sums.choose();
     // With a name that workload alone, for callgrind_annotate; with --time, with or without a name, the time with the
     // fastest vectors instead; with --uncopied what tools/figures.d/uncopied asks.
     let only = std::env::args().nth(1);
