@@ -120,7 +120,9 @@ struct ReadNow<'n>(&'n str);
 impl<'n> ReadNow<'n> {
     /// Notes that the file of a tunnel is read; `None` where that is so already.
     fn of(name: &'n str) -> Option<ReadNow<'n>> {
-        READ_NOW.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned()).then_some(ReadNow(name))
+        let is_new = READ_NOW.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned());
+        // Not made in vain: to drop it would take the tunnel out.
+        is_new.then(|| ReadNow(name))
     }
 }
 
