@@ -83,7 +83,7 @@ impl Sharing {
         ports(dial);
         let us = |key, help| Knob::number(all(key), (0, LONGEST_US), "us", help);
         dial.number(
-            || us("busy_poll_us", "how long after the last packet ports are asked without sleeping"),
+            || us("busy_poll_us", "how long after the last packet ports are asked without sleeping, at most"),
             &mut self.busy_poll_us,
         );
         dial.number(
@@ -246,7 +246,9 @@ impl IdlePolicy {
     pub(crate) fn sleep_mode(&mut self, policy: &PollPolicy, taken: u64, now: Nanos) -> SleepMode {
         let waited = now.0.saturating_sub(self.last.0);
         if self.taken != taken {
-            self.vain = self.vain.saturating_sub(waited / VAIN_PART);
+            // What was polled for a longer time than is set now does not count.
+            let most = (VAIN_TIMES + 1) * policy.busy_poll;
+            self.vain = self.vain.min(most).saturating_sub(waited / VAIN_PART);
             self.polls = policy.busy_poll > 0 && self.vain <= VAIN_TIMES * policy.busy_poll;
             (self.taken, self.last, self.timers) = (taken, now, policy.deferrals);
             if self.polls {
@@ -309,6 +311,10 @@ mod tests {
         assert!((0..1000).all(|_| spins(800)), "nor do those that come so seldom");
         let often = (0..800).filter(|_| spins(100)).count();
         assert!((96..=104).contains(&often), "{often}");
+        // A time that is set to a thousandth is not paid for with what the longer one has used.
+        let shorter = PollPolicy { busy_poll: 8, ..policy };
+        let mut idle = IdlePolicy { vain: 400_000, ..IdlePolicy::default() };
+        assert_eq!([1, 2].map(|at| idle.sleep_mode(&shorter, at, Nanos(at * 64))), [SleepMode::Spin; 2]);
     }
 
     #[test]
