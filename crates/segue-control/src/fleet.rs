@@ -120,7 +120,8 @@ impl FleetState {
     /// Returns whether the agent's process has ended. The hooks of flanneld have none, and that of an agent in another
     /// process namespace, such as a container's, is not seen from here.
     pub fn is_dead(&self) -> bool {
-        if self.pid_namespace != 0 && self.pid_namespace != pid_namespace() {
+        let here = pid_namespace();
+        if self.pid_namespace != 0 && here != 0 && self.pid_namespace != here {
             return false;
         }
         // /proc can hide the processes of other users.
