@@ -27,6 +27,7 @@ use segue_host::peer;
 use segue_host::sys::{self, Want};
 
 use crate::connection::{CLIENT_TIME, Connection, ReadOutcome, only_reading, too_long};
+use crate::heartbeat::BEAT_INTERVAL;
 use crate::reasons;
 use crate::socket_file::{Removed, SocketFile, next};
 use crate::started;
@@ -395,7 +396,7 @@ impl Service {
             let claims = if is_open { &self.claims[..] } else { &[] };
             let pause = (!is_open && !self.claims.is_empty()).then_some(self.next_visit);
             // Its heartbeat is to be seen between two samples, too.
-            let until = pause.into_iter().fold(self.next_sample.min(now + SAMPLE), Instant::min);
+            let until = pause.into_iter().fold(self.next_sample.min(now + BEAT_INTERVAL), Instant::min);
             let until = self.clients.iter().map(|client| client.until).fold(until, Instant::min);
             let until = if now < self.next_client { until.min(self.next_client) } else { until };
             // One additional millisecond, so that the wait does not end just before the deadline.

@@ -96,6 +96,8 @@ const NOT_BEGUN: u64 = 0;
 const OVER: u64 = u64::MAX;
 /// Bit that marks a waiting thread; the other bits count rounds.
 pub const WAITS: u64 = 1;
+/// Longest time between two beats of a thread that waits without [`Heartbeat::wait`]: well below [`Limits::wall`].
+pub(crate) const BEAT_INTERVAL: Duration = Duration::from_secs(3);
 /// Time between two looks of [`Heartbeat::is_stuck`], of which twice as much counts at most.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -208,6 +210,11 @@ impl Clocks {
     pub(crate) fn new(heartbeat: &Heartbeat, clocks: impl IntoIterator<Item = ThreadClock>) -> Clocks {
         let clocks = clocks.into_iter().map(|clock| Clock { clock, round: None }).collect();
         Clocks { heartbeat: heartbeat.clone(), clocks }
+    }
+
+    /// Returns whether there is no further worker.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.clocks.is_empty()
     }
 
     /// Records the processor time of each worker in its present round.
@@ -351,6 +358,7 @@ impl Watch {
         let has_ended = main.is_some_and(|main| main.has_ended) && !matches!(packets, NOT_BEGUN | OVER);
         self.ended = if has_ended { self.ended + 1 } else { 0 };
         let ended = self.ended;
+        let cpu_before = self.cpu;
         self.is_asleep = self.heartbeat.workers == 1 && packets & WAITS != 0 && cpu.is_some() && cpu == self.cpu;
         self.cpu = cpu;
         let passed = passed.min(2 * tick);
@@ -366,6 +374,9 @@ impl Watch {
             }
             let is_new = number != seen.number || thread == Thread::Packets && !is_same;
             if is_new || matches!(number, NOT_BEGUN | OVER) {
+                // What a loop that waited has used since is that of its first round: it waits with the round's number.
+                let is_first = is_same && seen.number & WAITS != 0 && number == seen.number & !WAITS;
+                let cpu = cpu.and(if is_first { cpu_before } else { cpu });
                 *seen = LastBeat { number, cpu, wall: Duration::ZERO };
                 return None;
             }

@@ -1,6 +1,6 @@
 //! The control loop: it handles signals and requests of the supervisor while another thread moves packets.
 
-use std::io;
+use std::io::{self, PipeReader};
 use std::os::fd::AsFd;
 use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,12 +18,14 @@ use super::show;
 use crate::fault::Vitals;
 use crate::handover::sys::is_passing;
 use crate::handover::{Line, Ports, Record};
-use crate::heartbeat::{Clocks, Thread};
+use crate::heartbeat::{BEAT_INTERVAL, Clocks, Thread};
 use crate::report::Report;
 use crate::socket_file::SocketFile;
 
-/// Interval at which the loop checks the progress of the packet threads.
+/// Interval at which the loop notes the processor time of further workers, and looks whether the kernel forwards.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
+/// Interval at which it looks whether the packet loop has ended, once that was requested.
+const END_INTERVAL: Duration = Duration::from_millis(10);
 /// Longest wait for the packet loop to end by itself.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -33,6 +35,8 @@ pub(super) struct ControlLoop<'a> {
     pub(super) line: Option<&'a Line>,
     pub(super) ports: &'a Ports,
     pub(super) socket: &'a SocketFile,
+    /// Becomes readable when a packet loop has ended, or is to end.
+    pub(super) stopped: PipeReader,
     pub(super) hurry: Option<Box<dyn Fn() + Send>>,
     pub(super) forwarding: Option<Forwarding>,
     pub(super) vitals: &'a Vitals,
@@ -48,22 +52,30 @@ pub(super) fn wait(
     out: &dyn Report,
 ) -> Result<(), Error> {
     let mut forwards = false;
+    let has_checks = control.forwarding.is_some() || control.clocks.as_ref().is_some_and(|clocks| !clocks.is_empty());
+    let mut interval = if has_checks { CHECK_INTERVAL } else { BEAT_INTERVAL };
+    let mut is_stopped = false;
     loop {
         control.vitals.beat(Thread::Signals);
         control.clocks.iter_mut().for_each(Clocks::note);
         let mut fds = vec![(control.signals.as_fd(), Want::Read)];
+        fds.extend((!is_stopped).then_some((control.stopped.as_fd(), Want::Read)));
+        let line_at = fds.len();
         fds.extend(control.line.map(|line| (line.as_fd(), Want::Read)));
-        let ready = sys::poll(&fds, CHECK_INTERVAL)
+        let ready = sys::poll(&fds, interval)
             .map_err(|error| Error::system("cannot wait", &error, "start again").why("the kernel refused to poll"))?;
         if ended.load(Ordering::Relaxed) {
             return Ok(());
+        }
+        if !is_stopped && ready.get(1) == Some(&true) {
+            (is_stopped, interval) = (true, END_INTERVAL);
         }
         let complaint = control.forwarding.as_ref().and_then(Forwarding::complaint);
         if let Some(Complaint { what, why, .. }) = complaint.as_ref().filter(|_| !forwards) {
             out.event(&LogEntry::new(LogEvent::Forwarding, format!("{what}: {}", why.as_deref().unwrap_or_default())));
         }
         forwards = complaint.is_some();
-        if let (Some(line), Some(true)) = (control.line, ready.get(1)) {
+        if let (Some(line), Some(true)) = (control.line, ready.get(line_at)) {
             control.line = answer(line, control.ports).then_some(line);
         }
         while let Ok(Some((action, _))) = control.signals.receive() {

@@ -189,6 +189,7 @@ pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc
             peers.follow();
         }
     }
+    let stopped = running.stopped()?;
     let since = Instant::now();
     let reader = running.reader(daemon.ports(), checksum_drops, queue_drops, forwarding.clone());
     let watch = |sources: Sources| sources.watch(running.boards(), fastpath.clone(), vitals.clone(), report);
@@ -237,6 +238,7 @@ pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc
         line: watched.as_ref().map(|watched| &watched.line),
         ports: &ports,
         socket: &file,
+        stopped,
         hurry,
         forwarding,
         vitals: &vitals,

@@ -136,6 +136,13 @@ impl Running {
         worked.map_err(|error| useless(name, &error))
     }
 
+    /// Returns the end of a pipe that becomes readable when a [`Stopper`] has requested the end.
+    pub(super) fn stopped(&self) -> Result<PipeReader, Error> {
+        self.stop
+            .try_clone()
+            .map_err(|error| Error::system("cannot start to move packets", &error, "segue doctor").why("a pipe failed"))
+    }
+
     /// Returns the parts of the workers from 1 on, each for the thread that runs it.
     pub(super) fn further(&mut self) -> Vec<Further> {
         let boards = self.boards.each().iter().skip(1);

@@ -37,6 +37,8 @@ use crate::started;
 /// each tunnel adds. A thousand tunnels take nearly a millisecond.
 const TICK: [Duration; 2] = [Duration::from_millis(500), Duration::from_millis(1500)];
 const TICK_PER_TUNNEL: Duration = Duration::from_millis(12);
+/// Factor of the longest interval while every tunnel is idle and well: a service may have many such instances.
+const IDLE_FACTOR: u32 = 2;
 /// Pause after notices and errors were read, which limits the cost of a flood of them.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Interval at which the underlay is read even without a notice, in the same form: the kernel reports no learned path
@@ -144,6 +146,7 @@ impl Sources {
             is_refreshed: true,
             sent: 0,
             is_loaded: false,
+            is_idle: false,
             is_known_well,
             vitals,
         };
@@ -255,6 +258,8 @@ struct Watch {
     /// Number of packets that all tunnels had sent at the last judgement, and whether many were since the one before.
     sent: u64,
     is_loaded: bool,
+    /// Whether the last look found every tunnel idle and well.
+    is_idle: bool,
     /// Of each tunnel, whether its last judgement found no problem and would find none now.
     is_known_well: Vec<bool>,
     /// The heartbeat, without which the last judgement would be shown for ever after a fault of this thread.
@@ -343,7 +348,8 @@ impl Watch {
             }
             if ticks {
                 self.tick();
-                next_tick = Instant::now() + tick;
+                let is_long = self.is_idle && tick == TICK[1];
+                next_tick = Instant::now() + if is_long { IDLE_FACTOR * tick } else { tick };
             }
         }
     }
@@ -406,6 +412,7 @@ impl Watch {
         if evidence.outgoing.update(left, denied, now) {
             self.is_known_well.fill(false);
         }
+        self.is_idle = self.is_known_well.iter().all(|is_known_well| *is_known_well);
         evidence.forgive_received(monitored, now);
         evidence.forget_refusals(monitored);
         let mut complaints: Vec<Complaint> = Vec::new();

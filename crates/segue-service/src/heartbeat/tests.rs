@@ -119,6 +119,26 @@ fn processor_time_of_an_earlier_round_does_not_count_whenever_the_supervisor_did
 }
 
 #[test]
+fn all_processor_time_of_the_first_round_after_a_wait_counts() {
+    let (heartbeat, mut watch) = watch();
+    let used = |cpu: Duration| Some(Usage { is_traced: false, has_ended: false, cpu, user: Duration::ZERO });
+    let packets = heartbeat.of(Thread::Packets);
+    let begin = LIMITS.cpu;
+    packets.store(8 | WAITS, Ordering::Relaxed);
+    assert_eq!(watch.check_by(|_| used(begin), TICK, TICK), None);
+    packets.store(8, Ordering::Relaxed);
+    assert_eq!(watch.check_by(|_| used(begin + LIMITS.cpu / 2), TICK, TICK), None, "one look is not enough");
+    let found = watch.check_by(|_| used(begin + LIMITS.cpu), TICK, TICK);
+    assert_eq!(found, Some(Stall { thread: Thread::Packets, how: How::Cpu(LIMITS.cpu) }));
+    // Of any later round, it is not known when it began.
+    packets.store(10 | WAITS, Ordering::Relaxed);
+    assert_eq!(watch.check_by(|_| used(2 * begin), TICK, TICK), None);
+    packets.store(12, Ordering::Relaxed);
+    assert_eq!(watch.check_by(|_| used(2 * begin + LIMITS.cpu / 2), TICK, TICK), None);
+    assert_eq!(watch.check_by(|_| used(2 * begin + LIMITS.cpu), TICK, TICK), None);
+}
+
+#[test]
 fn a_packet_loop_that_has_ended_without_its_process_is_a_fault_whether_it_waited_or_not() {
     for number in [4, 4 | WAITS] {
         let (heartbeat, mut watch) = watch();

@@ -24,7 +24,7 @@ use crate::socket_file::SocketFile;
 /// Interval at which the heartbeat is checked.
 const TICK: Duration = Duration::from_millis(250);
 /// Interval of the checks while no packet comes: a service may have many idle instances.
-const CALM_TICK: Duration = Duration::from_millis(500);
+const CALM_TICK: Duration = Duration::from_secs(1);
 /// Longest wait for the end of a killed process.
 const LAST: Duration = Duration::from_secs(5);
 /// Shortest time between two messages about a process that is stopped again and again.

@@ -1,4 +1,4 @@
-//! The watch of a supervisor by its service. A supervisor waits at least twice a second, which the kernel counts
+//! The watch of a supervisor by its service. A supervisor waits at least once a second, which the kernel counts
 //! (`voluntary_ctxt_switches`, proc_pid_status(5)): that number is its heartbeat.
 
 use std::fs;

@@ -47,6 +47,7 @@ fn watch() -> Watch {
         is_refreshed: true,
         sent: 0,
         is_loaded: false,
+        is_idle: false,
         is_known_well: vec![false; monitored.len()],
         vitals: Vitals::new(1).unwrap(),
     }
@@ -107,6 +108,18 @@ fn a_tunnel_is_judged_while_an_icmp_error_about_its_remote_counts_and_left_out_a
     assert_eq!(judged(&mut watch), well);
     watch.sources.evidence.note_refusal(other, Refused { kind: Refusal::Port, from: None, at: Instant::now() });
     assert_eq!(judged(&mut watch), (vec![true, true, false], refused.1), "the others are still left out");
+}
+
+#[test]
+fn a_watch_is_idle_after_a_look_that_found_every_tunnel_idle_and_well() {
+    let mut watch = watch();
+    let is_idle = |watch: &mut Watch| (watch.tick(), watch.is_idle).1;
+    assert_eq!([0; 3].map(|_| is_idle(&mut watch)), [false, true, true], "all were judged at first");
+    watch.boards = boards(&[("sg0", [0, 0]), ("sg1", [0, 0]), ("sg2", [0, 0])]);
+    watch.places = places(&watch.sources.monitored, &watch.boards).0;
+    assert_eq!([0; 2].map(|_| is_idle(&mut watch)), [false, true], "the counters are new");
+    publish(&watch.boards, &[("sg0", [0, 0]), ("sg1", [7, 0]), ("sg2", [0, 0])]);
+    assert_eq!([0; 2].map(|_| is_idle(&mut watch)), [false, true], "one has received packets");
 }
 
 #[test]
