@@ -17,8 +17,8 @@ use super::receiver::Receiver;
 use super::schedule::Attempt;
 use super::schedule::Schedule;
 use super::sockets::{
-    Slot, Sockets, all_peers, missing, mtu_address, mtu_sockets, name_of, prepare_sending, receiving_socket,
-    sending_socket, shared_socket, sockets_between,
+    Slot, Sockets, all_peers, check_adopted, missing, mtu_address, mtu_sockets, name_of, prepare_sending,
+    receiving_socket, sending_socket, shared_socket, sockets_between,
 };
 use crate::batch::{RxBatch, TxBatch};
 use crate::messages::SendScratch;
@@ -114,12 +114,14 @@ impl UdpPort {
     /// differ in peers, TOS and TTL, but in no other property of the sockets.
     ///
     /// # Errors
-    /// See [`OpenError`]; [`OpenError::Call`] if a socket is missing.
+    /// See [`OpenError`]; [`OpenError::Call`] if a socket is missing, or is no UDP socket of this address and port.
     pub fn adopt(config: UdpConfig, others: &[SocketAddr], sockets: Sockets) -> Result<UdpPort, OpenError> {
         let peers = all_peers(&config, others)?;
         let rx = sockets.receive.into_iter().next().ok_or_else(missing)?;
+        check_adopted(&config, &rx, protocol::UDP, true)?;
         let listen = name_of(&rx)?;
         let slot = |fd: OwnedFd| {
+            check_adopted(&config, &fd, protocol::UDP, false)?;
             let source = name_of(&fd)?;
             prepare_sending(&config, &fd)?;
             // A socket that also receives must accept datagrams of senders other than the peer.

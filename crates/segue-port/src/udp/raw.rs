@@ -19,7 +19,9 @@ use segue::gso::Limits;
 use super::filter;
 use super::receiver::{Overflow, Receiver};
 use super::schedule::Schedule;
-use super::sockets::{Slot, Sockets, all_peers, bind, call, missing, mtu_sockets, prepare_sending, set_buffer, slot};
+use super::sockets::{
+    Slot, Sockets, all_peers, bind, call, check_adopted, missing, mtu_sockets, prepare_sending, set_buffer, slot,
+};
 use super::{Carries, Checksum, OpenError, Source, UdpConfig, UdpOffloads, UdpPort};
 use crate::batch::{RxBatch, TxBatch};
 use crate::messages::SendScratch;
@@ -83,13 +85,16 @@ impl RawPort {
     /// address and protocols.
     ///
     /// # Errors
-    /// See [`RawPort::open`]; [`OpenError::Call`] if a socket is missing.
+    /// See [`RawPort::open`]; [`OpenError::Call`] if a socket is missing, or is of another protocol or address.
     pub fn adopt(config: &RawConfig, others: &[IpAddr], sockets: Sockets) -> Result<RawPort, OpenError> {
         let as_udp = as_udp(config);
         let others: Vec<SocketAddr> = others.iter().map(|peer| as_udp.at(*peer, 0)).collect();
         let peers = all_peers(&as_udp, &others)?;
         if sockets.receive.len() != config.protocols.len() {
             return Err(missing());
+        }
+        for (fd, &protocol) in sockets.receive.iter().zip(config.protocols) {
+            check_adopted(&as_udp, fd, protocol, true)?;
         }
         let listen = as_udp.at(config.local, 0);
         let slots = config.protocols.iter().map(|&protocol| sending_socket(&as_udp, protocol, others.is_empty()));

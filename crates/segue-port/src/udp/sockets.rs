@@ -6,9 +6,14 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use segue::wire;
+
 use super::config::{AUTO_SLOTS, Carries, Checksum, OpenError, UdpConfig};
 use super::filter;
 use crate::sys;
+
+/// The name, in [`OpenError::Call`], of the failure to take over a socket.
+pub(super) const ADOPT: &str = "adopt";
 
 /// A sending socket of the port.
 #[derive(Debug)]
@@ -42,6 +47,25 @@ pub(super) fn all_peers(config: &UdpConfig, others: &[SocketAddr]) -> Result<Vec
 
 pub(super) fn missing() -> OpenError {
     call("socket")(io::Error::from_raw_os_error(libc::EBADF))
+}
+
+/// Checks that a socket which another process has handed over, and may lie about, is like this port's own: of this
+/// protocol and family, and bound to the local address, unless that is any; a receiving one also to the port, unless
+/// that is any.
+pub(super) fn check_adopted(config: &UdpConfig, fd: &OwnedFd, protocol: u8, receives: bool) -> Result<(), OpenError> {
+    let option = |name| sys::option(fd.as_fd(), libc::SOL_SOCKET, name).map_err(call(ADOPT));
+    let kind = [option(libc::SO_DOMAIN)?, option(libc::SO_TYPE)?, option(libc::SO_PROTOCOL)?];
+    let family = if config.local.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let form = if protocol == wire::protocol::UDP { libc::SOCK_DGRAM } else { libc::SOCK_RAW };
+    let name = if kind == [family, form, i32::from(protocol)] { Some(name_of(fd)?) } else { None };
+    let is_here = |name: SocketAddr| {
+        (config.local.is_unspecified() || name.ip() == config.local)
+            && (!receives || config.port == 0 || name.port() == config.port)
+    };
+    match name {
+        Some(name) if is_here(name) => Ok(()),
+        _ => Err(call(ADOPT)(io::Error::new(io::ErrorKind::InvalidInput, "a socket of another kind or address"))),
+    }
 }
 
 pub(super) fn call(name: &'static str) -> impl Fn(io::Error) -> OpenError {

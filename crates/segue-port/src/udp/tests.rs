@@ -12,6 +12,7 @@ use crate::page::{Page, PagePool};
 use crate::port::{Drop, Fallback, OffloadState, Polled, Port, Sent};
 use crate::testing::{self, bytes};
 
+mod adopt;
 mod pending;
 
 const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);

@@ -1,5 +1,6 @@
 //! The insides of tunnels: interfaces with a queue for each worker, and guests.
 
+use std::io;
 use std::os::fd::OwnedFd;
 
 use segue_control::error::Error;
@@ -100,9 +101,22 @@ pub(super) fn open_tun(plan: &Plan, inherited: Option<OwnedFd>) -> Result<TunPor
     let layer = if plan.mode.is_ethernet() { Layer::Ethernet } else { Layer::Ip };
     let mut config = TunConfig::ip(plan.dev.as_str());
     (config.layer, config.offloads, config.multi_queue) = (layer, offloads, plan.workers > 1);
-    let opened = match inherited {
-        Some(fd) => TunPort::from_fd(fd, offloads),
-        None => TunPort::open(&config),
+    let Some(fd) = inherited else {
+        let opened = TunPort::open(&config);
+        return opened.map_err(|error| diagnose::tun_port(Purpose::Tunnel, &plan.dev, plan.workers > 1, error));
     };
-    opened.map_err(|error| diagnose::tun_port(Purpose::Tunnel, &plan.dev, plan.workers > 1, error))
+    // The process that has handed it over may lie.
+    let refused = |error: io::Error, why: String| {
+        Error::system(format!("cannot take over {}", plan.dev), &error, "segue doctor").why(why)
+    };
+    match TunPort::from_fd(fd, offloads) {
+        Ok(port) if port.name() == plan.dev && port.layer() == layer => Ok(port),
+        Ok(port) => Err(refused(
+            io::ErrorKind::InvalidInput.into(),
+            format!("the process before has handed over {} in its place", port.name()),
+        )),
+        Err(error) => {
+            Err(refused(io::Error::other(error), "the process before has handed over no interface".to_owned()))
+        }
+    }
 }

@@ -302,6 +302,10 @@ pub(super) fn udp_error(ready: &Ready, error: udp::OpenError) -> Error {
     match error {
         udp::OpenError::InUse(at) => diagnose::bind(at, &io::Error::from_raw_os_error(libc::EADDRINUSE)),
         udp::OpenError::NotLocal(at) => diagnose::bind(at, &io::Error::from_raw_os_error(libc::EADDRNOTAVAIL)),
+        udp::OpenError::Call("adopt", error) => {
+            Error::system(format!("cannot take over the sockets of {listen}"), &error, "segue doctor")
+                .why("the process before has handed over others")
+        }
         udp::OpenError::Families => diagnose::bind(listen, &io::Error::from_raw_os_error(libc::EAFNOSUPPORT)),
         udp::OpenError::NoRoute(_, error) | udp::OpenError::Call(_, error) => diagnose::bind(listen, &error),
         other => diagnose::bind(listen, &io::Error::other(other)),

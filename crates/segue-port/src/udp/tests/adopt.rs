@@ -1,0 +1,67 @@
+//! Sockets that a port takes over from another process, which may hand over others than it should.
+
+use std::net::{TcpListener, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
+
+use super::*;
+
+/// Returns the sockets of `port` with `fd` as the first one that receives, or that sends.
+fn with(port: &UdpPort, fd: &OwnedFd, receives: bool) -> Sockets {
+    let mut sockets = port.sockets().unwrap();
+    let all = if receives { &mut sockets.receive } else { &mut sockets.send };
+    all[0] = fd.try_clone().unwrap();
+    sockets
+}
+
+#[test]
+fn sockets_of_another_kind_or_address_are_not_taken_over() {
+    if testing::namespace().is_none() {
+        return;
+    }
+    testing::wait_for_local(Ipv6Addr::LOCALHOST);
+    for (ip, other) in [(V4, V6), (V6, V4)] {
+        let port = receiver(ip, |_| {});
+        let config = UdpConfig { port: port.listen().port(), ..port.config };
+        let own = UdpPort::adopt(config, &[], port.sockets().unwrap()).unwrap();
+        assert_eq!(own.listen(), port.listen());
+        let tcp: OwnedFd = TcpListener::bind((ip, config.port)).unwrap().into();
+        let unix: OwnedFd = UnixDatagram::unbound().unwrap().into();
+        let file: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+        let family: OwnedFd = UdpSocket::bind((other, config.port)).unwrap().into();
+        for (what, fd) in [("TCP", tcp), ("a local socket", unix), ("a file", file), ("another family", family)] {
+            for receives in [true, false] {
+                let adopted = UdpPort::adopt(config, &[], with(&port, &fd, receives));
+                assert!(matches!(adopted, Err(OpenError::Call("adopt", _))), "{what} {receives}: {adopted:?}");
+            }
+        }
+        // From any port a socket may send.
+        let elsewhere: OwnedFd = UdpSocket::bind((ip, 0)).unwrap().into();
+        let adopted = UdpPort::adopt(config, &[], with(&port, &elsewhere, true));
+        assert!(matches!(adopted, Err(OpenError::Call("adopt", _))), "{adopted:?}");
+        UdpPort::adopt(config, &[], with(&port, &elsewhere, false)).unwrap();
+    }
+    let port = receiver(V4, |_| {});
+    let elsewhere: OwnedFd = UdpSocket::bind((Ipv4Addr::new(127, 0, 0, 2), 0)).unwrap().into();
+    for receives in [true, false] {
+        let adopted = UdpPort::adopt(port.config, &[], with(&port, &elsewhere, receives));
+        assert!(matches!(adopted, Err(OpenError::Call("adopt", _))), "{adopted:?}");
+    }
+    let config = RawConfig {
+        local: V4,
+        peer: V4,
+        scope_id: 0,
+        protocols: &[47],
+        tos: 0,
+        ttl: 64,
+        batches: true,
+        buffer_len: 1 << 16,
+    };
+    let raw = RawPort::open(&config).unwrap();
+    RawPort::adopt(&config, &[], raw.sockets().unwrap()).unwrap();
+    let another = RawPort::open(&RawConfig { protocols: &[4], ..config.clone() }).unwrap();
+    for sockets in [another.sockets().unwrap(), Sockets { receive: vec![elsewhere], send: Vec::new() }] {
+        let adopted = RawPort::adopt(&config, &[], sockets);
+        assert!(matches!(adopted, Err(OpenError::Call("adopt", _))), "{adopted:?}");
+    }
+}
