@@ -4,19 +4,20 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use segue_lab::Family::V4;
+use segue_lab::Family::{V4, V6};
 use segue_lab::{Host, LinkForm, Peer, Process};
 use segue_tests::capture::{self, Directory};
 use segue_tests::flood::Stations;
-use segue_tests::routed::{Routed, ip};
+use segue_tests::routed::{Routed, address, ip};
 use segue_tests::traffic::{self, Place};
 use segue_tests::wire::{pseudo, sum};
-use segue_tests::{Ground, Random, Stat, skip, sys, test_name, until};
+use segue_tests::{Carrier, Ground, Inside, Random, Shape, Stat, Tunnel, skip, sys, test_name, until};
 use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -510,4 +511,72 @@ fn a_train_that_no_receive_ring_can_describe_stops_a_gateway_for_a_moment_only()
             assert_eq!(stat.dropped("ring_stopped") > 0, is_stopped, "{:?}", stat.drops());
         }
     }
+}
+
+/// The tunnel whose packets are traced.
+const TRACED: Shape = Shape::new(Inside::Gre, Carrier::Gue, V4);
+
+#[test]
+fn a_trace_is_for_its_owner() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    let directory = Directory::new();
+    let path = directory.file("sg1.pcap");
+    let trace = ["--trace".into(), path.to_str().expect("UTF-8").to_owned()];
+    let _tunnel = Tunnel::start(&ground.a, &ground.program, &[&TRACED.words(Peer::A, 1)[..], &trace].concat());
+    let mode = fs::metadata(&path).expect("a trace").permissions().mode();
+    assert_eq!(mode & 0o077, 0, "{mode:o}");
+}
+
+#[test]
+fn a_full_disk_ends_a_trace_and_not_its_tunnel() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["mount", "ping", "unshare"]) else { return };
+    let directory = Directory::new();
+    // The disk is in a mount namespace of the tunnel's, and ends with it.
+    let mut command = ground.a.command("unshare");
+    command.args(["--mount", "sh", "-c", "mount -t tmpfs -o size=64k none \"$0\" && exec \"$@\""]);
+    command.arg(directory.path()).arg(&ground.program).arg("tunnel");
+    // Without words that came after the first release.
+    command.args(TRACED.words(Peer::A, 1).into_iter().filter(|word| !["fastpath", "off"].contains(&word.as_str())));
+    command.arg("--trace").arg(directory.file("sg1.pcap"));
+    let mut near = Process::spawn(command, b"").expect("segue starts");
+    until("no tunnel", || {
+        assert!(near.ended().is_none(), "{}", near.last_words());
+        ground.a.has_device("sg1").then_some(())
+    });
+    let _far = Tunnel::start(&ground.b, &ground.program, &TRACED.words(Peer::B, 1));
+    let to = Peer::B.address(1, V4).to_string();
+    until("no answer", || ground.a.run("ping", &["-c1", "-W1", &to]).ok());
+    // Three times what the disk has room for.
+    for _ in 0..3 {
+        ground.a.run("ping", &["-c30", "-i0.01", "-W10", "-s1200", &to]).expect("answers");
+    }
+    assert!(near.ended().is_none(), "{}", near.last_words());
+    let stat = Stat::read(&ground.a, &ground.program, "sg1");
+    assert!(stat.json().to_string().contains("\"trace_failed\":1"), "the disk was not full: {}", stat.json());
+}
+
+#[test]
+fn a_router_that_cannot_read_of_changed_routes_says_so() {
+    let Some(routed) = Routed::new(test_name!(), &["ping", "strace"], &[]) else { return };
+    let server = address(V6, 2, 2).to_string();
+    let passes = || until("no packet passes", || routed.ground.a.run("ping", &["-c1", "-W1", &server]).ok());
+    passes();
+    let pid = routed.stat().json()["pid"].as_u64().expect("a process");
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("a process").flatten();
+    let name = |task: &Path| fs::read_to_string(task.join("comm")).unwrap_or_default();
+    let mut follower = threads.filter(|task| name(&task.path()).trim() == "routes");
+    let follower = follower.next().expect("a thread that follows the routes").file_name();
+    let mut strace = std::process::Command::new("strace");
+    strace.args(["-e", "trace=recvfrom,recvmsg", "-e", "inject=recvfrom,recvmsg:error=EIO", "-p"]).arg(follower);
+    let mut strace = Process::spawn(strace, b"").expect("strace starts");
+    until("strace does not attach", || {
+        assert!(strace.ended().is_none(), "{}", strace.last_words());
+        strace.stderr().contains("attached").then_some(())
+    });
+    ip(&routed.router, "route add 198.51.100.0/24 via 198.18.2.2");
+    let is_stale = || routed.stat().json()["health"].to_string().contains("stale_routes").then_some(());
+    until("HEALTH does not say that the routes are stale", is_stale);
+    passes();
+    drop(strace);
+    until("the routes stay stale", || is_stale().is_none().then_some(()));
 }
