@@ -3,11 +3,21 @@ use segue::encap::{Carrier, Config, Decapsulator, GreOptions, Mode, OuterCsum, R
 use segue::packet::{Csum, Frag, Packet, Unit};
 
 use crate::decap_judge::{decapsulators, pull};
+use crate::resources::bounded;
+
+/// Number of bytes that the tunnels may hold for the shortest packet.
+const FREE: usize = 1 << 20;
+
 
 /// Decapsulates an arbitrary outer packet by tunnels of every kind: it terminates, errors outside are refused, errors
 /// inside stay errors, and a remote checksum is completed correctly or not at all. Whatever the port says of the outer
 /// headers, a refused packet leaves nothing behind, and a known sum is that of the packet.
 pub(crate) fn decap(data: &[u8]) {
+    bounded(data.len(), FREE, || pulled(data));
+}
+
+/// Decapsulates the packet by tunnels of every kind.
+fn pulled(data: &[u8]) {
     for mut tunnel in decapsulators() {
         if let Err(what) = pull(&mut tunnel, data) {
             panic!("{what}: {:?}", tunnel.config());

@@ -2,10 +2,21 @@ use segue::wire::arp::Arp;
 use segue::wire::ndisc::{self, Message};
 use segue::wire::{ethernet, icmp, ipv4, ipv6};
 
+use crate::resources::bounded;
+
+/// Number of bytes that the messages may hold for the shortest input.
+const FREE: usize = 64 << 10;
+
+
 /// Runs the parsers of ARP, neighbour discovery and ICMP on arbitrary bytes: they terminate, and a parsed message is
 /// equal after writing and parsing. A packet that counts as an ICMP error does so at every shorter length that still
 /// has its IP header.
 pub(crate) fn neighbour(data: &[u8]) {
+    bounded(data.len(), FREE, || messages(data));
+}
+
+/// Parses, writes and cuts the messages.
+fn messages(data: &[u8]) {
     if let Some(arp) = Arp::parse(data) {
         let frame = arp.frame(ethernet::BROADCAST);
         assert_eq!(frame[ethernet::LEN..], data[..segue::wire::arp::LEN], "every byte of the packet is in the fields");

@@ -8,12 +8,22 @@ use segue::wire::vxlan::{self, Vxlan};
 use segue::wire::{Header, Kind, Remcsum, Stop, Tunnels, ethernet, ethertype, ipv4, ipv6, parse as parse_packet};
 
 use crate::input::Input;
+use crate::resources::bounded;
+
+/// Number of bytes that the layouts may hold for the shortest input.
+const FREE: usize = 64 << 10;
+
 
 /// Parses arbitrary bytes: the parser terminates, and all reported headers lie inside the input, one after the other.
 /// What later stages read of a header lies inside it, and a tunnel header that is read and written again is the same.
 ///
 /// The lowest bit of the first byte says what the packet begins with: 0 for Ethernet, 1 for IP.
 pub(crate) fn parse(data: &[u8]) {
+    bounded(data.len(), FREE, || layouts(data));
+}
+
+/// Compares the layouts of the bytes with what is in them.
+fn layouts(data: &[u8]) {
     let mut input = Input::new(data);
     let start = if input.u8() & 1 == 0 { Start::Ethernet } else { Start::Ip };
     let bytes = input.rest();
