@@ -6,7 +6,6 @@ use crate::resources::bounded;
 /// Number of bytes that the sums may hold for the shortest input.
 const FREE: usize = 64 << 10;
 
-
 /// Compares checksums of arbitrary bytes, added in pieces of arbitrary lengths, with RFC 1071 written out word by word,
 /// for all implementations of this CPU; the incremental update of RFC 1624 with a new sum; and the pseudo headers with
 /// their bytes.

@@ -7,7 +7,6 @@ use crate::resources::bounded;
 /// Number of bytes that the messages may hold for the shortest input.
 const FREE: usize = 64 << 10;
 
-
 /// Runs the parsers of ARP, neighbour discovery and ICMP on arbitrary bytes: they terminate, and a parsed message is
 /// equal after writing and parsing. A packet that counts as an ICMP error does so at every shorter length that still
 /// has its IP header.

@@ -13,7 +13,6 @@ use crate::resources::bounded;
 /// Number of bytes that the layouts may hold for the shortest input.
 const FREE: usize = 64 << 10;
 
-
 /// Parses arbitrary bytes: the parser terminates, and all reported headers lie inside the input, one after the other.
 /// What later stages read of a header lies inside it, and a tunnel header that is read and written again is the same.
 ///
