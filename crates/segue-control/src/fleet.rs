@@ -120,8 +120,7 @@ impl FleetState {
     /// Returns whether the agent's process has ended. The hooks of flanneld have none, and that of an agent in another
     /// process namespace, such as a container's, is not seen from here.
     pub fn is_dead(&self) -> bool {
-        let here = pid_namespace();
-        if self.pid_namespace != 0 && here != 0 && self.pid_namespace != here {
+        if self.is_elsewhere() {
             return false;
         }
         // /proc can hide the processes of other users.
@@ -130,6 +129,23 @@ impl FleetState {
             Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
         };
         self.pid != 0 && !sys::Pid::try_from(self.pid).is_ok_and(is_there)
+    }
+
+    /// Returns whether a signal has stopped the agent's process; an agent in another process namespace is not seen from
+    /// here.
+    pub fn is_stopped(&self) -> bool {
+        if self.is_elsewhere() {
+            return false;
+        }
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
+        let state = status.lines().find_map(|line| line.strip_prefix("State:"));
+        state.is_some_and(|state| state.trim_start().starts_with('T'))
+    }
+
+    /// Returns whether the agent's process is in another process namespace than this one.
+    fn is_elsewhere(&self) -> bool {
+        let here = pid_namespace();
+        self.pid_namespace != 0 && here != 0 && self.pid_namespace != here
     }
 }
 

@@ -34,7 +34,11 @@ fn problems(state: &FleetState, now: u64) -> Vec<Complaint> {
         return vec![problem("fleet_ended", "the fleet agent has ended", Some(why), None, &fix)];
     }
     let mut found = Vec::new();
-    if state.state != Engine::Connected && age(state.since) > PATIENCE {
+    if state.is_stopped() {
+        let why = format!("a signal has stopped its process {}; the table stays as it is", state.pid);
+        let fix = format!("kill -CONT {}", state.pid);
+        found.push(problem("fleet_stale", "the fleet agent does not follow its registry", Some(why), None, &fix));
+    } else if state.state != Engine::Connected && age(state.since) > PATIENCE {
         let what = "the fleet's registry is not reached";
         found.push(problem(
             "fleet_stale",
@@ -129,6 +133,24 @@ mod tests {
         let said = FleetState { error: Some("another agent has the address".to_owned()), ..ended };
         let why = problems(&said, NOW)[0].why.clone().unwrap();
         assert!(why.ends_with("the table stays as it is; another agent has the address"), "{why}");
+    }
+
+    #[test]
+    fn an_agent_that_a_signal_has_stopped_is_a_problem_until_it_goes_on() {
+        let mut process = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let of = |pid_namespace| FleetState { pid: process.id(), pid_namespace, ..agent() };
+        for (signal, expected) in [(libc::SIGSTOP, &["fleet_stale"][..]), (libc::SIGCONT, &[])] {
+            segue_host::sys::kill(process.id().cast_signed(), signal).unwrap();
+            let begin = std::time::Instant::now();
+            while problems(&of(pid_namespace()), NOW).is_empty() != expected.is_empty() {
+                assert!(begin.elapsed() < Duration::from_secs(60), "signal {signal}");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert_codes(&of(0), expected);
+            assert_codes(&of(pid_namespace() + 1), &[]);
+        }
+        process.kill().unwrap();
+        process.wait().unwrap();
     }
 
     #[test]

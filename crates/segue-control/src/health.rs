@@ -132,7 +132,7 @@ pub const CODES: &[HealthCode] = &[
     ),
     code(
         "fleet_stale",
-        "The fleet agent has not reached its registry for a minute: the tunnel's peers stay as they are.",
+        "The fleet agent has not reached its registry for a minute, or a signal has stopped it: the tunnel's peers stay as they are.",
         "etcd does not run, the path to it is interrupted, or it refuses the agent's user or certificate.",
         "The reason is shown; etcdctl endpoint health, with the agent's options, asks the same member.",
     ),
