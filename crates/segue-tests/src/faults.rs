@@ -7,7 +7,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, UdpSocket};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -131,21 +133,17 @@ impl Service {
             fs::DirBuilder::new().mode(0o755).create(&folder).unwrap();
             let file = folder.join("segue.toml");
             fs::write(&file, text + more).unwrap();
-            let limit = format!("--as={ADDRESSES}");
-            let mut command = host.command("prlimit");
-            command.args([OsStr::new(&limit), ground.program.as_os_str()]).args(["run", "-j", "-c"]).arg(&file);
-            command.env("SEGUE_RUNTIME_DIR", &folder).env("SEGUE_FAULTS", "1");
-            if matches!(end, Peer::A) {
-                command.envs(env.iter().copied());
-            }
-            let mut service = Process::spawn(command, b"").unwrap();
-            if let Err(error) = service.wait_for_line("\"event\":\"ready\"", 2 * PATIENCE) {
-                panic!("{error}: {}", tail(&service));
-            }
-            service
+            let env = if matches!(end, Peer::A) { env } else { &[] };
+            launch(&ground, host, &file, env)
         };
         let (far, near) = (start(Peer::B, "", ""), start(Peer::A, keys, more));
         Some((Service { near, far, directory, ground }, prepared))
+    }
+
+    /// Starts the service at host A again, whose process has ended.
+    #[track_caller]
+    pub fn start_again(&mut self) {
+        self.near = launch(&self.ground, &self.ground.a, &self.file(), &[]);
     }
 
     /// Returns the file of the service at host A.
@@ -306,6 +304,21 @@ impl Service {
     }
 }
 
+/// Starts the service of a file, in whose folder its control sockets are, and returns once it is ready.
+#[track_caller]
+fn launch(ground: &Ground, host: &Host, file: &Path, env: &[(&str, &str)]) -> Process {
+    let limit = format!("--as={ADDRESSES}");
+    let mut command = host.command("prlimit");
+    command.args([OsStr::new(&limit), ground.program.as_os_str()]).args(["run", "-j", "-c"]).arg(file);
+    command.env("SEGUE_RUNTIME_DIR", file.parent().expect("a folder")).env("SEGUE_FAULTS", "1");
+    command.envs(env.iter().copied());
+    let mut service = Process::spawn(command, b"").unwrap();
+    if let Err(error) = service.wait_for_line("\"event\":\"ready\"", 2 * PATIENCE) {
+        panic!("{error}: {}", tail(&service));
+    }
+    service
+}
+
 /// A gateway or a router of the service at host A, between host B and a host of its own.
 #[derive(Debug)]
 pub struct Forwarder {
@@ -432,7 +445,7 @@ fn is_answered([near, far]: &[UdpSocket; 2], number: [u8; 8]) -> bool {
 }
 
 /// Returns whether a process is stopped by a signal, or about to be.
-fn is_stopped(pid: u32) -> bool {
+pub fn is_stopped(pid: u32) -> bool {
     let is_pending = |status: &str| {
         let set = u64::from_str_radix(field(status, "ShdPnd"), 16).expect("a set of signals");
         set >> (libc::SIGSTOP - 1) & 1 == 1
@@ -442,13 +455,13 @@ fn is_stopped(pid: u32) -> bool {
 }
 
 /// Returns whether a process that got SIGSTOP has been continued.
-fn goes_on(pid: u32) -> bool {
+pub fn goes_on(pid: u32) -> bool {
     // The kernel tells the state before the pending signals, of which one may stop the process in between.
     !is_stopped(pid) && !is_stopped(pid)
 }
 
 /// Returns whether a process has ended, whether or not its parent has waited for it.
-fn has_ended(pid: u32) -> bool {
+pub fn has_ended(pid: u32) -> bool {
     !fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|status| field(&status, "State") != "Z")
 }
 
@@ -462,6 +475,20 @@ pub fn helpers(pid: u32) -> Vec<u32> {
 pub fn children(pid: u32) -> Vec<u32> {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
     children.split_ascii_whitespace().map(|child| child.parse().unwrap()).collect()
+}
+
+/// Lets a process take `more` bytes of addresses beside those that it has, or, where that is `None`, as many as there
+/// are: it gets no more memory from then on.
+#[track_caller]
+pub fn limit_memory(pid: u32, more: Option<u64>) {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let number = |name| field(&status, name).parse::<u32>().expect("a number");
+    let limit = more.map_or(ADDRESSES, |more| 1024 * u64::from(number("VmSize")) + more);
+    let mut command = Command::new("prlimit");
+    command.args(["--pid", &pid.to_string(), &format!("--as={limit}:{ADDRESSES}")]);
+    // Not every root may set the limits of other users' processes.
+    let done = command.uid(number("Uid")).gid(number("Gid")).status();
+    assert!(done.unwrap().success(), "prlimit {pid} {limit}");
 }
 
 /// Returns the last lines that a service has printed, for messages.

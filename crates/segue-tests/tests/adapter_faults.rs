@@ -12,9 +12,15 @@ use std::time::{Duration, Instant};
 use common::{PATIENCE, carrier, start, until};
 use segue_lab::{Process, reach};
 use segue_tests::capture::Directory;
+#[cfg(target_arch = "x86_64")]
+use segue_tests::faults::limit_memory;
 use segue_tests::faults::{Fault, Service, children, helpers, tail};
 use segue_tests::inject::{TRANSIENT, Traced, Workload};
 use segue_tests::routed::ip;
+#[cfg(target_arch = "x86_64")]
+use segue_tests::spoil::{Spoiled, spoil};
+#[cfg(target_arch = "x86_64")]
+use segue_tests::sys;
 use segue_tests::test_name;
 use segue_tests::traffic::{Place, socket};
 
@@ -200,6 +206,39 @@ fn an_adapter_whose_opener_ended_or_looped_passes_packets_again_and_is_found_aga
         assert_eq!(adapter.service.patient_pid("lan0"), worker, "the adapter came back to its process");
     }
     assert_eq!(adapter.service.patient_pid("sg1"), tunnel, "the tunnel has its process");
+}
+
+/// Tests that an adapter passes packets again, and is found again, after a panic, a stop and the lack of memory of the
+/// process that opens it. The panic is that of a function whose machine code is replaced, and a limit of its addresses
+/// stands for a machine without memory.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn an_adapter_whose_opener_panicked_was_stopped_or_got_no_memory_is_found_again() {
+    let Some(adapter) = Adapter::start(test_name!()) else { return };
+    let service = &adapter.service;
+    if segue_lab::which("nm").is_none() {
+        return segue_tests::skip(test_name!(), "not installed: nm");
+    }
+    let tunnel = service.patient_pid("sg1");
+    assert!(adapter.passes(PATIENCE), "{}", tail(&service.near));
+    for kind in ["stop", "panic", "memory"] {
+        let worker = service.patient_pid("lan0").unwrap();
+        let opener = helpers(worker)[0];
+        match kind {
+            "stop" => sys::signal(opener, libc::SIGSTOP).unwrap(),
+            "panic" => spoil(opener, "segue_service::handover::sys::send", Spoiled::Panic).unwrap(),
+            _ => limit_memory(opener, Some(0)),
+        }
+        // What it does is to look for an adapter that is away.
+        adapter.replug(Duration::ZERO);
+        assert!(adapter.passes(PATIENCE), "{kind}: {}", tail(&service.near));
+        let now = service.patient_pid("lan0");
+        let is_same = now == Some(worker);
+        // Without memory it needs no more for its work, or it is replaced.
+        assert!(kind == "memory" || is_same == (kind == "stop"), "{kind}: {}", tail(&service.near));
+    }
+    assert!(service.errors_with("the process that opens lan0 again ") >= 1, "{}", tail(&service.near));
+    assert_eq!(service.patient_pid("sg1"), tunnel, "the tunnel has its process");
 }
 
 #[test]

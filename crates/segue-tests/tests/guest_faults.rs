@@ -14,13 +14,17 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{NAME, PATIENCE, announcement, send_plain};
+use common::{Gateway, NAME, PATIENCE, announcement, send_plain};
 use segue_testkit::vhost::{Frontend, TO_GUEST, feature, message, region};
 use segue_tests::capture::Directory;
+#[cfg(target_arch = "x86_64")]
+use segue_tests::faults::limit_memory;
 use segue_tests::faults::{Fault, Service, helpers, tail};
 use segue_tests::inject::{TRANSIENT, Workload};
-use segue_tests::sys::Held;
-use segue_tests::test_name;
+#[cfg(target_arch = "x86_64")]
+use segue_tests::spoil::{Spoiled, spoil};
+use segue_tests::sys::{self, Held};
+use segue_tests::{Ground, Stat, test_name};
 
 /// Longest time from the end of the process until frames pass again: five times the aim.
 const BACK: Duration = Duration::from_secs(15);
@@ -130,6 +134,72 @@ fn guests_whose_keeper_ended_or_looped_exchange_frames_again_and_no_other_instan
         assert!(took < BACK, "{took:?} until frames pass again");
     }
     assert_eq!(service.patient_pid("sg1"), tunnel, "the tunnel has its process");
+}
+
+/// Tests that frames pass again after a stop, a panic and the lack of memory of a process that talks to a front end.
+/// The panic is that of a function whose machine code is replaced, and a limit of its addresses stands for a machine
+/// without memory.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn guests_whose_keeper_was_stopped_panicked_or_got_no_memory_exchange_frames_again() {
+    let directory = Directory::new();
+    let Some((service, guests)) = Guests::start(test_name!(), &directory) else { return };
+    if segue_lab::which("nm").is_none() {
+        return segue_tests::skip(test_name!(), "not installed: nm");
+    }
+    assert!(guests.passes(PATIENCE), "{}", tail(&service.near));
+    let tunnel = service.patient_pid("sg1");
+    let worker = service.patient_pid(NAME).unwrap();
+    let keepers = helpers(worker);
+    // Front ends that connect need the process.
+    guests.connected.replace(None);
+    sys::signal(keepers[0], libc::SIGSTOP).unwrap();
+    assert!(guests.passes(PATIENCE), "{}", tail(&service.near));
+    assert_eq!((service.patient_pid(NAME), helpers(worker)), (Some(worker), keepers), "the same processes");
+    spoil(helpers(worker)[0], "segue_host::sys::poll::poll", Spoiled::Panic).unwrap();
+    let begin = Instant::now();
+    while service.pid(NAME).is_none_or(|now| now == worker) {
+        guests.connected.replace(None);
+        let _ = guests.passes(AGAIN);
+        assert!(begin.elapsed() < PATIENCE, "{}", tail(&service.near));
+    }
+    assert!(guests.passes(PATIENCE), "{}", tail(&service.near));
+    assert_eq!(service.errors_with("ended with status 1"), 1, "{}", tail(&service.near));
+    // It needs no more for other front ends, or it is replaced.
+    limit_memory(helpers(service.patient_pid(NAME).unwrap())[0], Some(0));
+    for _ in 0..8 {
+        guests.connected.replace(None);
+        assert!(guests.passes(PATIENCE), "{}", tail(&service.near));
+    }
+    assert_eq!(service.patient_pid("sg1"), tunnel, "the tunnel has its process");
+}
+
+/// Tests that HEALTH names the process that talks to a front end where it has ended in an instance without a service,
+/// and that the other guest's port goes on.
+#[test]
+fn a_gateway_without_a_service_goes_on_without_a_keeper_that_ended_and_says_so() {
+    let Some(ground) = Ground::apart(test_name!(), &[]) else { return };
+    let directory = Directory::new();
+    let gateway = Gateway::start(&ground, &directory);
+    let mut fronts = ["left", "right"].map(|name| gateway.guest(name, feature::USUAL));
+    assert!(exchange(&mut fronts, 1, PATIENCE), "no frame passes");
+    let stat = || Stat::read(&ground.a, gateway.program(), NAME).json().clone();
+    let worker = u32::try_from(stat()["pid"].as_u64().unwrap()).unwrap();
+    let keepers = helpers(worker);
+    for (at, signal) in [(0, libc::SIGKILL), (1, libc::SIGABRT)] {
+        sys::signal(keepers[at], signal).unwrap();
+        let codes = || -> Vec<_> {
+            let health = stat()["health"].take();
+            health.as_array().unwrap().iter().map(|one| one["code"].as_str().unwrap().to_owned()).collect()
+        };
+        let begin = Instant::now();
+        while codes().iter().filter(|code| *code == "process_ended").count() != at + 1 {
+            assert!(begin.elapsed() < PATIENCE, "{:?}", codes());
+            thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(stat()["pid"].as_u64(), Some(worker.into()), "it goes on");
+        assert_eq!(fronts[1].is_closed(), at == 1, "the port of the other guest");
+    }
 }
 
 #[test]
