@@ -460,9 +460,11 @@ pub fn goes_on(pid: u32) -> bool {
     !is_stopped(pid) && !is_stopped(pid)
 }
 
-/// Returns whether a process has ended, whether or not its parent has waited for it.
+/// Returns whether a process has ended with all of its threads, whether or not its parent has waited for it. Its
+/// sockets are open until the last of its threads has ended.
 pub fn has_ended(pid: u32) -> bool {
-    !fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|status| field(&status, "State") != "Z")
+    let status = fs::read_to_string(format!("/proc/{pid}/status"));
+    status.map_or(true, |status| field(&status, "State") == "Z" && field(&status, "Threads") == "1")
 }
 
 /// Returns the processes that open devices or accept connections for the process `pid`: the other children of its
