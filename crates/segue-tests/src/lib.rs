@@ -17,7 +17,7 @@
 //! - [`flood`]: hostile frames at a pace, and an honest host beside them.
 //! - [`inject`]: system calls of a running process that fail.
 //! - [`kernel`]: a kernel's own GRO.
-//! - [`line`]: the line of a process that moves packets to its service, answered by a test.
+//! - [`mod@line`]: the line of a process that moves packets to its service, answered by a test.
 //! - [`soak`]: slopes, round trips and the balance of packets of a long run.
 //! - `spoil`: functions of a running process that panic or never return.
 //! - [`theirs`]: programs of other projects, from the Go module proxy.
