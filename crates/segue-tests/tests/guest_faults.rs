@@ -164,7 +164,8 @@ fn guests_whose_keeper_was_stopped_panicked_or_got_no_memory_exchange_frames_aga
         assert!(begin.elapsed() < PATIENCE, "{}", tail(&service.near));
     }
     assert!(guests.passes(PATIENCE), "{}", tail(&service.near));
-    assert_eq!(service.errors_with("ended with status 1"), 1, "{}", tail(&service.near));
+    // With status 1; or by an abort, where what it owned is dropped in the state in which the panic has left it.
+    assert!(service.errors_with("the process that talks to the front end of ") >= 1, "{}", tail(&service.near));
     // It needs no more for other front ends, or it is replaced.
     limit_memory(helpers(service.patient_pid(NAME).unwrap())[0], Some(0));
     for _ in 0..8 {
