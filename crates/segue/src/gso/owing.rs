@@ -6,7 +6,7 @@ use super::limits::Limits;
 use super::segment::SegmentCsum;
 use crate::checksum::Sum;
 use crate::packet::{Frame, Kind, Layout, remote};
-use crate::wire::{tcp, write_u16};
+use crate::wire::write_u16;
 
 /// Appends `frame`, which owes the checksum of its transport header and is not longer than the MTU, to `arena`, without
 /// parsing it into a packet. The bytes and the checksum state are those that [`split()`](super::split()) gives that
@@ -51,9 +51,7 @@ pub fn push_owing<B: AsRef<[u8]>>(frame: &Frame<B>, limits: &Limits, arena: &mut
     };
     let csum = arena.append(head, fill).ok()?;
     if csum == SegmentCsum::AsIs {
-        let offset = bytes.get(header.start() + tcp::OFFSET).filter(|_| is_tcp);
-        let options = offset.map_or(0, |offset| tcp::header_len(*offset).saturating_sub(tcp::MIN_LEN));
-        arena.checksummed += rest.len().saturating_sub(options) as u64;
+        arena.checksummed += rest.len() as u64;
     }
     arena.finish_head(0..len, csum, None);
     Some(layout)

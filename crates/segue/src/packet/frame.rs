@@ -116,8 +116,8 @@ impl<B: AsRef<[u8]>> Frame<B> {
     }
 
     /// Returns the headers of a frame of unfragmented TCP or UDP over one IP header without options or extension
-    /// headers, after at most two VLAN tags, whose length fields are exact; options of TCP are not among them. `None`
-    /// stands for any other frame. Unlike with [`Frame::plain_ip`], UDP may be without a checksum.
+    /// headers, after at most two VLAN tags, whose length fields are exact. `None` stands for any other frame. Unlike
+    /// with [`Frame::plain_ip`], UDP may be without a checksum.
     #[inline]
     pub fn exact_layout(&self) -> Option<&'static Layout> {
         let bytes = self.bytes.bytes();

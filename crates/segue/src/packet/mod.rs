@@ -132,7 +132,7 @@ impl<B: Buffer> Packet<B> {
     ) {
         debug_assert_eq!(header_len, layout.header_len());
         debug_assert!(self.payload.is_empty());
-        self.layout.set_short(layout, total);
+        self.layout.set_short(layout, total, total);
         self.head.set_block(front, header_len);
         self.offload = Offload::plain(Unit::Whole(csum));
         self.outer = None;

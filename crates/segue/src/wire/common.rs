@@ -11,12 +11,22 @@ use super::{ethernet, ethertype, ipv4, ipv6, protocol, read_u16, tcp, udp};
 /// One more than the maximum number of headers in front of IP.
 const LINKS: usize = ethernet::MAX_TAGS + 2;
 
-/// The layouts, by the number of headers in front of IP, and by whether IP is IPv6 and the transport TCP.
-static LAYOUTS: [[Layout; 4]; LINKS] = {
-    let mut layouts = [[Layout::common(0, false, false); 4]; LINKS];
+/// The number of transport headers: UDP's, and TCP's of each length.
+const TRANSPORTS: usize = 2 + (tcp::MAX_LEN - tcp::MIN_LEN) / 4;
+
+/// The layouts, by the number of headers in front of IP, by whether IP is IPv6, and by the transport header: UDP's, then
+/// TCP's from the shortest one on.
+static LAYOUTS: [[[Layout; TRANSPORTS]; 2]; LINKS] = {
+    let mut layouts = [[[Layout::common(0, false, None); TRANSPORTS]; 2]; LINKS];
     let mut at = 0;
-    while at < 4 * LINKS {
-        layouts[at / 4][at % 4] = Layout::common(at / 4, at % 4 >= 2, at % 2 == 1);
+    while at < 2 * LINKS {
+        let forms = &mut layouts[at / 2][at % 2];
+        let mut transport = 0;
+        while transport < TRANSPORTS {
+            let tcp_len = if transport == 0 { None } else { Some(tcp::MIN_LEN + 4 * (transport - 1)) };
+            forms[transport] = Layout::common(at / 2, at % 2 == 1, tcp_len);
+            transport += 1;
+        }
         at += 1;
     }
     layouts
@@ -53,13 +63,14 @@ pub(super) fn parse(bytes: &[u8], len: usize, start: Start, tunnels: &Tunnels) -
     }
     // The part of the packet after IP that is among `bytes`.
     let transport = bytes.get(l3 + ip_len..(l3 + total).min(bytes.len()))?;
-    let transport_len = match number {
+    let form = match number {
         protocol::TCP => {
             let header_len = tcp::header_len(*transport.get(tcp::OFFSET)?);
-            if header_len < tcp::MIN_LEN || header_len > transport.len() {
+            if header_len > transport.len() {
                 return None;
             }
-            header_len
+            // That of a length below the minimum is none of TCP's.
+            (header_len / 4).checked_sub(tcp::MIN_LEN / 4)? + 1
         }
         protocol::UDP => {
             let header: &[u8; udp::LEN] = transport.first_chunk()?;
@@ -68,36 +79,27 @@ pub(super) fn parse(bytes: &[u8], len: usize, start: Start, tunnels: &Tunnels) -
             if length != total - ip_len || tunnels.has(port) {
                 return None;
             }
-            udp::LEN
+            0
         }
         _ => return None,
     };
-    let which = 2 * usize::from(is_v6) + usize::from(number == protocol::TCP);
-    Some(Common { layout: LAYOUTS.get(link)?.get(which)?, transport_len, end: l3 + total })
+    Some(Common { layout: LAYOUTS.get(link)?[usize::from(is_v6)].get(form)?, end: l3 + total })
 }
 
-/// Returns the layout of a packet of one of the forms, with a transport header of the smallest length, and the end of
-/// its IP packet among `bytes`, which are the whole packet. UDP is taken for a transport whatever its port.
+/// Returns the layout of a packet of one of the forms, and the end of its IP packet among `bytes`, which are the whole
+/// packet. UDP is taken for a transport whatever its port.
 #[inline]
 pub(crate) fn usual_layout(bytes: &[u8], start: Start) -> Option<(&'static Layout, usize)> {
     let common = parse(bytes, bytes.len(), start, &Tunnels::NONE)?;
     Some((common.layout, common.end))
 }
 
-/// The layout of a packet of one of the forms.
+/// A packet of one of the forms.
 pub(super) struct Common {
-    /// The layout of the packet's form, with a transport header of the smallest length.
+    /// Its layout, but for where it ends.
     pub(super) layout: &'static Layout,
-    transport_len: usize,
-    end: usize,
-}
-
-impl Common {
-    /// Completes a copy of the form's layout for a packet of `len` bytes.
-    #[inline(always)]
-    pub(super) fn complete(&self, layout: &mut Layout, len: usize) {
-        layout.set_common(self.transport_len, self.end, len);
-    }
+    /// The end of its IP packet.
+    pub(super) end: usize,
 }
 
 /// Returns the number of headers in front of the network header, its offset, and its type.
@@ -151,7 +153,7 @@ mod tests {
     fn both_parsers_give_the_same_layout() {
         let mut rng = Rng::new(7);
         let mut found = 0;
-        let mut used = Layout::common(0, false, true);
+        let mut used = Layout::common(0, false, None);
         const COUNT: usize = 60_000;
         for round in 0..COUNT {
             let (mut bytes, start) = packet(&mut rng);
@@ -175,8 +177,7 @@ mod tests {
             // A packet may be longer than the bytes at hand, and very long.
             let len = bytes.len() + [0, 0, 0, 1, 100, 70_000][rng.below(6)];
             if let Some(common) = parse(&bytes, len, start, &tunnels) {
-                let mut layout = *common.layout;
-                common.complete(&mut layout, len);
+                let layout = common.layout.ending(common.end, len);
                 let expected = parse_any(&bytes, len, start, &tunnels);
                 assert!(same(&layout, &expected), "round {round}: {layout:?}, not {expected:?}: {bytes:02x?}");
                 found += 1;
@@ -203,16 +204,9 @@ mod tests {
             let (mut bytes, start) = packet(&mut rng);
             let end = bytes.len();
             bytes.extend([0; 3]);
-            let places = |layout: &Layout| {
-                layout.headers().iter().map(|header| (header.kind, header.start())).collect::<Vec<_>>()
-            };
             let layout = parse_any(&bytes, bytes.len(), start, &Tunnels::NONE);
-            let expected = layout.transport().map(|_| (places(&layout), end));
-            assert_eq!(
-                usual_layout(&bytes, start).map(|(layout, end)| (places(layout), end)),
-                expected,
-                "{bytes:02x?}"
-            );
+            let expected = layout.transport().map(|_| (&layout, end));
+            assert_eq!(usual_layout(&bytes, start), expected, "{bytes:02x?}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The layout of a packet: the offsets of its headers, found by the parser and used by all later stages.
 
 use super::format::Kind;
-use super::{ethernet, ipv4, ipv6, tcp, udp};
+use super::{ethernet, ipv4, ipv6, udp};
 
 /// Maximum number of headers that a layout holds, all levels together; it is also the nesting limit.
 pub const MAX_HEADERS: usize = 16;
@@ -103,18 +103,18 @@ impl Layout {
     }
 
     /// Returns the layout of an exact packet with `link` headers in front of IP, the first Ethernet's and the others
-    /// VLAN tags, with an IP header of the fixed length and TCP, or UDP, without options.
-    pub(super) const fn common(link: usize, is_v6: bool, is_tcp: bool) -> Layout {
+    /// VLAN tags, with an IP header of the fixed length and a TCP header of `tcp_len` bytes, or UDP.
+    pub(super) const fn common(link: usize, is_v6: bool, tcp_len: Option<usize>) -> Layout {
         let mut layout = Layout::empty(Stop::Transport);
         layout.exact = true;
         let (mut off, mut at) = (0, 0);
         while at < link + 2 {
-            let (kind, len) = match at {
+            let (kind, len) = match (at, tcp_len) {
                 _ if at == link && is_v6 => (Kind::Ipv6, ipv6::LEN),
                 _ if at == link => (Kind::Ipv4, ipv4::MIN_LEN),
-                _ if at > link && is_tcp => (Kind::Tcp, tcp::MIN_LEN),
+                (_, Some(len)) if at > link => (Kind::Tcp, len),
                 _ if at > link => (Kind::Udp, udp::LEN),
-                0 => (Kind::Ethernet, ethernet::LEN),
+                (0, _) => (Kind::Ethernet, ethernet::LEN),
                 _ => (Kind::Vlan, ethernet::VLAN_LEN),
             };
             layout.headers[at] = Header { kind, off, len: len as u16 };
@@ -125,14 +125,20 @@ impl Layout {
         layout
     }
 
-    /// Sets the length of the last header of a layout of [`Layout::common`], and the end of the IP packet among `len`
-    /// bytes.
+    /// Returns this layout for a packet of `len` bytes whose IP packet ends at `end`.
+    ///
+    /// Made in one piece: a copy that is changed afterwards, and then copied again to where it is returned, waits for
+    /// the processor to write the changes to memory.
     #[inline(always)]
-    pub(super) fn set_common(&mut self, transport_len: usize, end: usize, len: usize) {
-        if let Some(header) = self.headers.get_mut(usize::from(self.count).wrapping_sub(1)) {
-            header.len = transport_len as u16;
+    pub(super) fn ending(&self, end: usize, len: usize) -> Layout {
+        Layout {
+            end: end as u32,
+            count: self.count,
+            stop: self.stop,
+            exact: true,
+            padded: end != len,
+            headers: self.headers,
         }
-        (self.end, self.padded) = (end as u32, end != len);
     }
 
     /// Returns the headers of the packet, outermost first.
@@ -168,9 +174,10 @@ impl Layout {
         self.padded
     }
 
-    /// Copies the headers of `other`, which is exact and has at most five, for a packet that ends at `end`.
+    /// Copies the headers of `other`, which is exact and has at most five, for a packet of `len` bytes whose IP packet
+    /// ends at `end`.
     #[inline(always)]
-    pub(crate) fn set_short(&mut self, other: &Layout, end: usize) {
+    pub(crate) fn set_short(&mut self, other: &Layout, end: usize, len: usize) {
         const SHORT: usize = 5;
         debug_assert!(other.is_exact() && usize::from(other.count) <= SHORT);
         // Entries after the last header are never read.
@@ -178,7 +185,8 @@ impl Layout {
         {
             *to = *from;
         }
-        (self.count, self.stop, self.exact, self.padded, self.end) = (other.count, other.stop, true, false, end as u32);
+        (self.count, self.stop, self.exact) = (other.count, other.stop, true);
+        (self.padded, self.end) = (end != len, end as u32);
     }
 
     /// Returns whether the outermost header is Ethernet's.

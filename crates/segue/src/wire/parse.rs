@@ -47,16 +47,10 @@ pub fn parse(bytes: &[u8], start: Start, tunnels: &Tunnels) -> Layout {
 /// always enough.
 pub fn parse_front(bytes: &[u8], len: usize, start: Start, tunnels: &Tunnels) -> Layout {
     let len = len.max(bytes.len());
-    let common = common::parse(bytes, len, start, tunnels);
-    // One variable, so that the layout is made where it is returned, and not copied there.
-    let mut layout = match &common {
-        Some(common) => *common.layout,
+    match common::parse(bytes, len, start, tunnels) {
+        Some(common) => common.layout.ending(common.end, len),
         None => parse_any(bytes, len, start, tunnels),
-    };
-    if let Some(common) = common {
-        common.complete(&mut layout, len);
     }
-    layout
 }
 
 /// Parses a packet like [`parse()`] into `layout`; of the usual forms only the headers that they have are copied there.
@@ -64,8 +58,7 @@ pub(crate) fn parse_into(layout: &mut Layout, bytes: &[u8], start: Start, tunnel
     let len = bytes.len();
     match common::parse(bytes, len, start, tunnels) {
         Some(common) => {
-            layout.set_short(common.layout, len);
-            common.complete(layout, len);
+            layout.set_short(common.layout, common.end, len);
         }
         None => *layout = parse_any(bytes, len, start, tunnels),
     }
