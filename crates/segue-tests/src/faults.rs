@@ -200,6 +200,23 @@ impl Service {
         }
     }
 
+    /// Returns the value that `done` finds within [`PATIENCE`].
+    ///
+    /// # Panics
+    ///
+    /// With `what` and the last lines of the service at host A where it finds none.
+    #[track_caller]
+    pub fn until<T>(&self, what: &str, mut done: impl FnMut() -> Option<T>) -> T {
+        let begin = Instant::now();
+        loop {
+            if let Some(found) = done() {
+                return found;
+            }
+            assert!(begin.elapsed() < PATIENCE, "{what}: {}", tail(&self.near));
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     /// Returns the process ids of tunnels 1 to `count`, by name.
     pub fn pids(&self, count: u8) -> BTreeMap<String, Option<u32>> {
         (1..=count).map(|net| format!("sg{net}")).map(|name| (name.clone(), self.pid(&name))).collect()

@@ -205,12 +205,12 @@ fn a_router_that_hears_of_no_routes_says_so_until_it_has_read_the_tables_again()
     let before = routes().expect("a number of routes");
     fault("fail");
     ip(&service.ground.a, "route add 198.51.100.0/24 via 198.19.203.2");
-    until("the routes are stale", service, || is_stale()?.then_some(()));
+    service.until("the routes are stale", || is_stale()?.then_some(()));
     assert!(router.passes(service, PATIENCE), "packets follow the last tables: {}", tail(&service.near));
     assert_eq!(routes(), Some(before));
     fault("none");
-    until("the tables are read", service, || (!is_stale()?).then_some(()));
-    until("the new route is there", service, || (routes()? > before).then_some(()));
+    service.until("the tables are read", || (!is_stale()?).then_some(()));
+    service.until("the new route is there", || (routes()? > before).then_some(()));
 }
 
 #[test]
@@ -266,7 +266,7 @@ fn flows_of_both_workers_pass_again_after_each_fault_of_the_second_one() {
                 |worker: usize, port: &String| stat["workers"][worker]["ports"][port]["receive"]["packets"].as_u64();
             [0, 1].iter().all(|worker| ports.iter().all(|port| received(*worker, port) > Some(0))).then_some(())
         };
-        until(&format!("both workers of {name}"), service, shares);
+        service.until(&format!("both workers of {name}"), shares);
         (name.clone(), flows)
     };
     let witness = service.patient_pid("sg5");
@@ -344,11 +344,11 @@ fn a_process_that_ends_long_after_its_instance_is_collected() {
                 held => held.unwrap(),
             };
             [supervisor, worker].into_iter().for_each(|pid| sys::signal(pid, libc::SIGKILL).unwrap());
-            until("another process", &service, || service.pid("sg1").filter(|now| *now != worker));
+            service.until("another process", || service.pid("sg1").filter(|now| *now != worker));
             assert!(children(whole).contains(&worker), "it had ended");
         });
     });
-    until("its end", &service, || (!children(whole).contains(&worker)).then_some(()));
+    service.until("its end", || (!children(whole).contains(&worker)).then_some(()));
     assert!(service.passes(1, PATIENCE), "{}", tail(&service.near));
 }
 
@@ -409,7 +409,7 @@ fn a_thread_that_follows_the_kernel_is_ended_where_it_hangs_loops_or_gets_no_mem
         let answer = service.request_of(name, &request).expect("an answer");
         assert!(answer.get("error").is_none(), "{answer}");
         wakes();
-        until(&format!("{thread} {kind}"), service, || service.pid(name).filter(|pid| *pid != before));
+        service.until(&format!("{thread} {kind}"), || service.pid(name).filter(|pid| *pid != before));
         let how = match (kind, thread) {
             ("memory", _) => "process that moves packets was ended by signal",
             (_, "routes") => "routes did not report for",
@@ -466,19 +466,6 @@ fn faults_of_one_instance_are_requested_only_where_it_was_started_for_that() {
     assert_eq!(service.patient_pid("sg1"), pid);
 }
 
-/// Returns the value that `done` finds within [`PATIENCE`].
-#[track_caller]
-fn until<T>(what: &str, service: &Service, mut done: impl FnMut() -> Option<T>) -> T {
-    let begin = Instant::now();
-    loop {
-        if let Some(found) = done() {
-            return found;
-        }
-        assert!(begin.elapsed() < PATIENCE, "{what}: {}", tail(&service.near));
-        thread::sleep(Duration::from_millis(10));
-    }
-}
-
 /// The time after which the service manager ends a service that says nothing.
 const WATCHDOG: Duration = Duration::from_millis(400);
 
@@ -523,24 +510,24 @@ fn an_instance_that_cannot_run_takes_no_other_with_it_and_is_named() {
         let stat = service.stat("gw9")?;
         (stat["pid"] == 0 && stat["health"][0]["code"] == "down").then_some(stat)
     };
-    let stat = until("gw9 is named", &service, || absent(&service));
+    let stat = service.until("gw9 is named", || absent(&service));
     assert!(stat["health"][0]["what"].as_str().unwrap().contains("late0"), "{stat}");
     alive(3);
     // Its interface comes, and goes again while the gateway runs.
     let ip = |words: &[&str]| service.ground.a.run("ip", words).unwrap();
     ip(&["link", "add", "late0", "type", "veth", "peer", "name", "late1"]);
     ip(&["link", "set", "late0", "up"]);
-    let pid = until("gw9 runs", &service, || service.pid("gw9"));
+    let pid = service.until("gw9 runs", || service.pid("gw9"));
     ip(&["link", "del", "late0"]);
     // It may have ended by itself.
     let _ = sys::signal(pid, libc::SIGKILL);
-    until("gw9 is down", &service, || absent(&service));
+    service.until("gw9 is down", || absent(&service));
     alive(3);
     // A reload with one more that cannot run is refused, and changes nothing.
     let text = fs::read_to_string(service.file()).unwrap();
     fs::write(service.file(), text + &tunnel(Peer::A, 200, "").replace("198.18.0.1", "198.18.0.77")).unwrap();
     sys::signal(service.near.id(), libc::SIGHUP).unwrap();
-    until("the reload is refused", &service, || {
+    service.until("the reload is refused", || {
         service.events().into_iter().find(|event| event["event"] == "reload_refused")
     });
     alive(2);

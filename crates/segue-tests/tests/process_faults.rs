@@ -43,19 +43,6 @@ enum Fault {
     Memory,
 }
 
-/// Returns the value that `done` finds within [`PATIENCE`].
-#[track_caller]
-fn until<T>(what: &str, service: &Service, mut done: impl FnMut() -> Option<T>) -> T {
-    let begin = Instant::now();
-    loop {
-        if let Some(found) = done() {
-            return found;
-        }
-        assert!(begin.elapsed() < PATIENCE, "{what}: {}", tail(&service.near));
-        thread::sleep(Duration::from_millis(10));
-    }
-}
-
 /// Returns a process with all of its descendants.
 fn with_descendants(pid: u32) -> Vec<u32> {
     [vec![pid], children(pid).into_iter().flat_map(with_descendants).collect()].concat()
@@ -82,7 +69,7 @@ fn a_service_that_was_killed_or_has_panicked_leaves_nothing_and_the_next_one_pas
             assert!(status.code() == Some(1) && is_told, "{status:?}: {}", service.near.last_words());
         }
         let left = || processes.iter().copied().filter(|pid| !has_ended(*pid)).collect::<Vec<_>>();
-        until("a process is left", &service, || left().is_empty().then_some(()));
+        service.until("a process is left", || left().is_empty().then_some(()));
         let devices = service.ground.a.devices();
         assert!(!devices.iter().any(|device| device.starts_with("sg")), "{end:?}: {devices:?}");
         service.start_again();
@@ -110,8 +97,8 @@ fn packets_pass_while_a_service_is_stopped_and_what_ended_meanwhile_comes_back()
     }
     assert!(!goes_on(whole) && !goes_on(supervisor), "nothing has continued them");
     sys::signal(whole, libc::SIGCONT).unwrap();
-    until("sg2 starts again", &service, || service.pid("sg2").filter(|now| *now != pid(2)));
-    until("the supervisor goes on", &service, || goes_on(supervisor).then_some(()));
+    service.until("sg2 starts again", || service.pid("sg2").filter(|now| *now != pid(2)));
+    service.until("the supervisor goes on", || goes_on(supervisor).then_some(()));
     assert!((1..=3).all(|net| service.passes(net, PATIENCE)), "{}", tail(&service.near));
     for net in [1, 3] {
         assert_eq!(service.patient_pid(&format!("sg{net}")), Some(pid(net)), "{}", tail(&service.near));
@@ -128,12 +115,12 @@ fn a_service_without_memory_keeps_what_runs_and_starts_what_ended_once_it_gets_s
     limit_memory(whole, Some(0));
     sys::signal(pid(2), libc::SIGKILL).unwrap();
     let failed = || service.events().iter().filter(|event| event["event"] == "ended").count() >= 2;
-    until("the start fails", &service, || failed().then_some(()));
+    service.until("the start fails", || failed().then_some(()));
     assert!(service.passes(1, PATIENCE), "{}", tail(&service.near));
     let stat = service.stat("sg2").unwrap_or_default();
     assert_ne!(stat["health"], serde_json::json!([]), "dead and well: {stat}");
     limit_memory(whole, None);
-    until("sg2 starts again", &service, || service.pid("sg2").filter(|now| *now != pid(2)));
+    service.until("sg2 starts again", || service.pid("sg2").filter(|now| *now != pid(2)));
     assert!(service.passes(1, PATIENCE) && service.passes(2, PATIENCE), "{}", tail(&service.near));
     assert_eq!(service.patient_pid("sg1"), Some(pid(1)), "{}", tail(&service.near));
 }
@@ -176,11 +163,11 @@ fn the_server_of_metrics_answers_again_after_each_of_its_faults_and_no_instance_
         let text = metrics(&path).unwrap_or_default();
         text.contains("\nsegue_instance_info{name=\"sg1\",kind=\"tunnel\"} 1").then_some(())
     };
-    until("metrics", &service, answers);
+    service.until("metrics", answers);
     let first = server().expect("a server of metrics");
     sys::signal(first, libc::SIGSTOP).unwrap();
-    until("it goes on", &service, || goes_on(first).then_some(()));
-    until("metrics after a stop", &service, answers);
+    service.until("it goes on", || goes_on(first).then_some(()));
+    service.until("metrics after a stop", answers);
     assert_eq!(server(), Some(first), "it has its process");
     for end in [Fault::Signal(libc::SIGKILL), Fault::Panic, Fault::Memory, Fault::Signal(libc::SIGABRT)] {
         let pid = server().expect("a server of metrics");
@@ -192,11 +179,9 @@ fn the_server_of_metrics_answers_again_after_each_of_its_faults_and_no_instance_
         // A function that panics is called with the next client. Without memory it ends if the incomplete requests of
         // as many as there may be need more than it has.
         let clients: Vec<UnixStream> = (0..CLIENTS).filter_map(|_| asks_without_end(&path).ok()).collect();
-        until(&format!("its end: {end:?}"), &service, || {
-            (matches!(end, Fault::Memory) || has_ended(pid)).then_some(())
-        });
+        service.until(&format!("its end: {end:?}"), || (matches!(end, Fault::Memory) || has_ended(pid)).then_some(()));
         drop(clients);
-        until(&format!("metrics after {end:?}"), &service, answers);
+        service.until(&format!("metrics after {end:?}"), answers);
         assert!(service.passes(1, PATIENCE), "{}", tail(&service.near));
     }
     assert_eq!(service.patient_pid("sg1"), tunnel, "the tunnel has its process");
