@@ -14,8 +14,8 @@ const LINKS: usize = ethernet::MAX_TAGS + 2;
 /// The number of transport headers: UDP's, and TCP's of each length.
 const TRANSPORTS: usize = 2 + (tcp::MAX_LEN - tcp::MIN_LEN) / 4;
 
-/// The layouts, by the number of headers in front of IP, by whether IP is IPv6, and by the transport header: UDP's, then
-/// TCP's from the shortest one on.
+/// The layouts, by the number of headers in front of IP, by whether IP is IPv6, and by the transport header: UDP's,
+/// then TCP's from the shortest one on.
 static LAYOUTS: [[[Layout; TRANSPORTS]; 2]; LINKS] = {
     let mut layouts = [[[Layout::common(0, false, None); TRANSPORTS]; 2]; LINKS];
     let mut at = 0;
@@ -96,9 +96,9 @@ pub(crate) fn usual_layout(bytes: &[u8], start: Start) -> Option<(&'static Layou
 
 /// A packet of one of the forms.
 pub(super) struct Common {
-    /// Its layout, but for where it ends.
+    /// The packet's layout, but for where it ends.
     pub(super) layout: &'static Layout,
-    /// The end of its IP packet.
+    /// The end of the IP packet.
     pub(super) end: usize,
 }
 
