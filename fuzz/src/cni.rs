@@ -58,6 +58,21 @@ pub fn cni(data: &[u8]) {
     });
 }
 
+/// Reads the call that adds a pod to a network of this configuration.
+///
+/// # Errors
+///
+/// With the refusal.
+pub(crate) fn add(configuration: &[u8]) -> Result<Request, CniError> {
+    let variable = |name: &str| match name {
+        "CNI_CONTAINERID" => "pod".to_owned(),
+        "CNI_NETNS" => "/run/netns/pod".to_owned(),
+        _ => "eth0".to_owned(),
+    };
+    let none = |_: &str| Err(io::ErrorKind::NotFound.into());
+    Request::read("ADD", &String::from_utf8_lossy(configuration), variable, none)
+}
+
 fn check(request: &Request, command: &str) {
     let is_of_pod = matches!(command, "ADD" | "DEL" | "CHECK");
     let is_plain = |text: &str| !text.is_empty() && !text.starts_with('.') && !text.contains(['/', '\0', ' ']);

@@ -19,11 +19,12 @@ use segue_control::protocol::{Reloaded, Request, Response, ServiceResponse};
 use segue_lan78xx::model::{self, Model};
 use segue_lan78xx::usb::usbip::{Exported, Session};
 use segue_service::handover::{Line, sys};
+use segue_service::supervise::said::Said;
 use segue_testkit::build::{Ethernet, Ip, L4, Packet, Tcp, V4};
 
-use crate::etcd;
 use crate::netlink::{self, SEQUENCE};
 use crate::resources::{Output, counted};
+use crate::{cni, etcd};
 
 /// A reader of outside data.
 #[derive(Clone, Copy, Debug)]
@@ -106,6 +107,8 @@ pub const READERS: &[Reading] = &[
     Reading { name: "attributes of a link", make: attributes, read: datagram },
     Reading { name: "USB/IP", make: unlinks, read: exported },
     Reading { name: "handover", make: handover, read: handed_over },
+    Reading { name: "event of an instance", make: event, read: said },
+    Reading { name: "network of a container", make: network, read: called },
 ];
 
 /// Returns the frame with the given number of a stream, every sixth of which closes its train.
@@ -426,6 +429,35 @@ fn attributes(count: usize) -> Vec<u8> {
 
 fn datagram(data: &[u8]) -> usize {
     netlink::read(data);
+    data.len()
+}
+
+/// Returns an object with many keys besides these.
+fn with_keys(keys: &str, count: usize) -> Vec<u8> {
+    let key = |number: usize| format!(r#","key {number:06}":["{}",7]"#, "v".repeat(40));
+    format!("{{{keys}{}}}", (0..count).map(key).collect::<String>()).into_bytes()
+}
+
+/// Returns the event of an instance.
+fn event(count: usize) -> Vec<u8> {
+    with_keys(r#""event":"set","name":"sg0""#, count)
+}
+
+fn said(data: &[u8]) -> usize {
+    assert!(Said::read(data).expect("an event").is_some());
+    data.len()
+}
+
+/// Returns the configuration of a network.
+fn network(count: usize) -> Vec<u8> {
+    with_keys(
+        r#""cniVersion":"1.1.0","name":"pods","type":"segue-cni","ipam":{"type":"host-local","subnet":"198.19.1.0/24"}"#,
+        count,
+    )
+}
+
+fn called(data: &[u8]) -> usize {
+    cni::add(data).expect("a call");
     data.len()
 }
 
