@@ -210,7 +210,8 @@ fn a_scan_does_not_keep_others_from_being_found() {
     }
     for (family, echo) in Family::ALL.iter().zip(&echoes) {
         let socket = traffic::inside(&routed.ground.a, || UdpSocket::bind((address(*family, 1, 2), 0))).unwrap();
-        socket.set_read_timeout(Some(Duration::from_millis(700))).unwrap();
+        // What waited behind the scan would wait for three seconds, until its neighbours are given up.
+        socket.set_read_timeout(Some(Duration::from_millis(2500))).unwrap();
         socket.connect((address(*family, 2, 2), echo.port)).unwrap();
         socket.send(b"there?").unwrap();
         assert!(socket.recv(&mut [0; 9]).is_ok(), "IPv{family}: {:?}", routed.stat().drops());
