@@ -16,19 +16,31 @@ use serde_json::Value;
 
 /// Number of flows of each kind, so large that the probability that one of two workers gets none is 1 in 2^31.
 const FLOWS: usize = 32;
-/// Number of datagrams of each flow in each direction.
-const EACH: u32 = 100;
 /// Number of datagrams that a flow sends one right after the other, so that two workers would have some of them at the
 /// same time if they shared the flow.
 const BURST: u32 = 10;
-/// Time between two bursts.
-const PAUSE: Duration = Duration::from_micros(250);
 /// Numbers of TCP connections in each direction, and the bytes that each may have under way, in the rounds in which
 /// nothing may be dropped: from what no queue should drop to less.
 const RATES: [(u64, u32); 4] = [(4, 16_384), (2, 16_384), (2, 8192), (1, 8192)];
 /// Time without a datagram after which the missing ones are lost.
 const QUIET: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Datagrams of all flows: such that are sent whole, and such that are sent in fragments, which one worker has all of. A
+/// flow of either kind stays in order; in one that mixes them the two kinds may overtake each other (docs/run.md, Several
+/// workers).
+const WHOLE: Datagrams = Datagrams { len: 204, each: 100, pause: Duration::from_micros(250) };
+const FRAGMENTED: Datagrams = Datagrams { len: 3000, each: 20, pause: Duration::from_millis(2) };
+
+/// Numbered datagrams of many flows.
+#[derive(Clone, Copy, Debug)]
+struct Datagrams {
+    /// Bytes of one.
+    len: usize,
+    /// Number of those of each flow in each direction.
+    each: u32,
+    /// Time between two bursts.
+    pause: Duration,
+}
 
 /// Returns a bound socket of a host, with a time limit.
 fn socket(place: Place<'_>) -> UdpSocket {
@@ -42,7 +54,7 @@ fn socket(place: Place<'_>) -> UdpSocket {
 #[track_caller]
 fn receive(sockets: &[&UdpSocket], count: usize, is_sent: impl Fn() -> bool) -> Vec<Vec<u32>> {
     let mut flows: BTreeMap<(usize, SocketAddr), Vec<u32>> = BTreeMap::new();
-    let (mut bytes, mut came, mut last) = ([0; 2048], 0, Instant::now());
+    let (mut bytes, mut came, mut last) = ([0; FRAGMENTED.len], 0, Instant::now());
     while came < count && !(is_sent() && last.elapsed() > QUIET) {
         for (at, socket) in sockets.iter().enumerate() {
             while let Ok((len, from)) = socket.recv_from(&mut bytes) {
@@ -59,11 +71,11 @@ fn receive(sockets: &[&UdpSocket], count: usize, is_sent: impl Fn() -> bool) -> 
 }
 
 /// Calls `send` with the flow and the number of each datagram: a burst of each flow, then the next one of each.
-fn in_bursts(send: impl Fn(usize, u32)) {
-    for first in (0..EACH).step_by(BURST as usize) {
+fn in_bursts(datagrams: Datagrams, send: impl Fn(usize, u32)) {
+    for first in (0..datagrams.each).step_by(BURST as usize) {
         for flow in 0..FLOWS {
             (first..first + BURST).for_each(|number| send(flow, number));
-            thread::sleep(PAUSE);
+            thread::sleep(datagrams.pause);
         }
     }
 }
@@ -72,19 +84,20 @@ fn in_bursts(send: impl Fn(usize, u32)) {
 /// one of their flow. The other direction of a flow arrives meanwhile, which would move it to another queue if queues
 /// were chosen by what was received. Lost ones are not counted: buffers are finite.
 #[track_caller]
-fn overtaken(a: Place<'_>, b: Place<'_>) -> usize {
+fn overtaken(a: Place<'_>, b: Place<'_>, datagrams: Datagrams) -> usize {
     let far = socket(b);
     let near: Vec<UdpSocket> = (0..FLOWS).map(|_| socket(a)).collect();
     let (to, back): (SocketAddr, Vec<SocketAddr>) =
         (far.local_addr().unwrap(), near.iter().map(|socket| socket.local_addr().unwrap()).collect());
     let send = |number: u32, from: &UdpSocket, to: SocketAddr| {
-        let bytes: Vec<u8> = number.to_be_bytes().into_iter().chain([0x5a; 200]).collect();
+        let mut bytes = vec![0x5a; datagrams.len];
+        bytes[..4].copy_from_slice(&number.to_be_bytes());
         from.send_to(&bytes, to).unwrap();
     };
-    let all = FLOWS * EACH as usize;
+    let all = FLOWS * datagrams.each as usize;
     let flows = thread::scope(|scope| {
-        let forth = scope.spawn(|| in_bursts(|flow, number| send(number, &near[flow], to)));
-        let answers = scope.spawn(|| in_bursts(|flow, number| send(number, &far, back[flow])));
+        let forth = scope.spawn(|| in_bursts(datagrams, |flow, number| send(number, &near[flow], to)));
+        let answers = scope.spawn(|| in_bursts(datagrams, |flow, number| send(number, &far, back[flow])));
         let mut flows = receive(&[&far], all, || forth.is_finished());
         // Meanwhile the others waited in their buffers, in the order of arrival.
         flows.extend(receive(&near.iter().collect::<Vec<_>>(), all, || answers.is_finished()));
@@ -187,7 +200,9 @@ fn two_workers_share_the_flows_of_a_tunnel_and_none_is_reordered() {
         pair.stat().iter().for_each(in_parallel);
         for family in shape.inside.families() {
             let [a, b] = [Peer::A, Peer::B].map(|end| pair.place(end, *family));
-            assert_eq!(overtaken(a, b), 0, "{shape}, IPv{family}: datagrams");
+            for datagrams in [WHOLE, FRAGMENTED] {
+                assert_eq!(overtaken(a, b, datagrams), 0, "{shape}, IPv{family}: {datagrams:?}");
+            }
             let late = out_of_order(a, b, &[&ground.a, &ground.b], || pair.stat().into());
             assert_eq!(late, 0, "{shape}, IPv{family}: segments");
         }
@@ -220,7 +235,9 @@ fn two_workers_share_the_flows_of_a_gateway_and_none_is_reordered() {
         reach((a.host, a.address), (b.host, b.address), PATIENCE).unwrap();
         let stat = || Stat::read(&middle, &ground.program, "gw0");
         in_parallel(&stat());
-        assert_eq!(overtaken(a, b), 0, "{ends:?}: datagrams");
+        for datagrams in [WHOLE, FRAGMENTED] {
+            assert_eq!(overtaken(a, b, datagrams), 0, "{ends:?}: {datagrams:?}");
+        }
         let late = out_of_order(a, b, &[&ground.a, &ground.b, &middle], || vec![stat()]);
         assert_eq!(late, 0, "{ends:?}: segments");
         all_share(&stat(), ports);
