@@ -25,9 +25,9 @@ const RATES: [(u64, u32); 4] = [(4, 16_384), (2, 16_384), (2, 8192), (1, 8192)];
 /// Time without a datagram after which the missing ones are lost.
 const QUIET: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Datagrams of all flows: such that are sent whole, and such that are sent in fragments, which one worker has all of. A
-/// flow of either kind stays in order; in one that mixes them the two kinds may overtake each other (docs/run.md, Several
-/// workers).
+/// Datagrams of all flows: such that are sent whole, and such that are sent in fragments, which one worker has all of.
+/// A flow of either kind stays in order; in one that mixes them the two kinds may overtake each other (docs/run.md,
+/// Several workers).
 const WHOLE: Datagrams = Datagrams { len: 204, each: 100, pause: Duration::from_micros(250) };
 const FRAGMENTED: Datagrams = Datagrams { len: 3000, each: 20, pause: Duration::from_millis(2) };
 
