@@ -17,10 +17,12 @@ def run(*words):
 
 
 class Hosts:
-    """Two hosts with a cable between them, and what runs in them; all of it goes at the end of the `with`."""
+    """Two hosts with a cable between them, and what runs in them; all of it goes at the end of the `with`. Several
+    pairs of one measurement have different `name`s."""
 
-    def __init__(self, link):
+    def __init__(self, link, name=""):
         self.place = tempfile.TemporaryDirectory()
+        self.top = TOP + name
         self.folder, self.running = self.place.name, []
         os.chmod(self.folder, 0o755)
         try:
@@ -31,11 +33,11 @@ class Hosts:
 
     def make(self, link):
         for name, at in (("a", 1), ("b", 2)):
-            run("ip", "netns", "add", f"{TOP}-{name}")
+            run("ip", "netns", "add", f"{self.top}-{name}")
             os.mkdir(f"{self.folder}/{name}")
             self.run(name, "ip", "link", "set", "lo", "up")
             self.run(name, "sysctl", "-qw", "net.ipv4.tcp_congestion_control=reno")
-        run("ip", "-n", f"{TOP}-a", "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", f"{TOP}-b")
+        run("ip", "-n", f"{self.top}-a", "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", f"{self.top}-b")
         for name, at in (("a", 1), ("b", 2)):
             self.run(name, "ip", "addr", "add", f"198.18.0.{at}/24", "dev", "eth0")
             self.run(name, "ip", "link", "set", "eth0", "up")
@@ -43,7 +45,7 @@ class Hosts:
                 self.run(name, "ethtool", "-K", "eth0", *OFFLOADS[link].split())
 
     def command(self, name, *words):
-        return ["env", f"SEGUE_RUNTIME_DIR={self.folder}/{name}", "ip", "netns", "exec", f"{TOP}-{name}", *words]
+        return ["env", f"SEGUE_RUNTIME_DIR={self.folder}/{name}", "ip", "netns", "exec", f"{self.top}-{name}", *words]
 
     def run(self, name, *words):
         run(*self.command(name, *words))
@@ -117,5 +119,5 @@ class Hosts:
                 process.kill()
                 process.wait()
         for name in ("a", "b"):
-            subprocess.run(["ip", "netns", "del", f"{TOP}-{name}"], check=False)
+            subprocess.run(["ip", "netns", "del", f"{self.top}-{name}"], check=False)
         self.place.cleanup()
