@@ -18,14 +18,24 @@ impl FlowHash {
 
     /// Returns the hash of a packet's flow: addresses, protocol and ports if it has ports, otherwise addresses alone.
     pub(super) fn of(&self, inner: &Inner) -> u64 {
-        let ports = inner.ports.map_or(0, |(protocol, ports)| u64::from(protocol) << 32 | u64::from(ports));
+        self.between(inner, inner.ports.map_or(0, |(protocol, ports)| u64::from(protocol) << 32 | u64::from(ports)))
+    }
+
+    /// Returns the key of the packet that a fragment with this identification belongs to.
+    pub(super) fn of_fragmented(&self, inner: &Inner, id: u64) -> u64 {
+        // No word of ports has this bit.
+        self.between(inner, id | 1 << 63)
+    }
+
+    /// Returns the hash of a packet's addresses and another word.
+    fn between(&self, inner: &Inner, last: u64) -> u64 {
         let mut words = [0; 5];
         // Addresses are 8, 16 or 32 bytes.
         for (word, half) in words.iter_mut().zip(inner.addresses().as_chunks::<8>().0) {
             *word = u64::from_be_bytes(*half);
         }
         let used = inner.addresses().len() / 8;
-        words[used] = ports;
+        words[used] = last;
         self.words(&words[..=used])
     }
 

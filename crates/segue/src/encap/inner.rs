@@ -1,8 +1,20 @@
 //! The inner IP header: the fields that both directions need.
 
 use crate::checksum::{Sum, pseudo_v4, pseudo_v6};
-use crate::packet::{Head, Kind, Layout, Packet};
+use crate::packet::{Head, Header, Kind, Layout, Packet, Stop};
 use crate::wire::{ethernet, ipv4, ipv6, protocol, read_u16, read_u32};
+
+/// Number of bytes after the fixed IPv6 header in which the ports of a first fragment are found.
+const REACH: usize = 2 * ipv6::MAX_EXTENSION_LEN;
+
+/// The part of a packet that a fragment is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Fragment {
+    /// Identification of the packet among those between its addresses, for IPv4 with the protocol (RFC 791, section
+    /// 2.3).
+    pub(super) id: u64,
+    pub(super) is_first: bool,
+}
 
 /// The fields of an inner IP header that matter to a tunnel.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +29,8 @@ pub(super) struct Inner {
     pub(super) total_len: usize,
     /// Protocol and both ports, if TCP or UDP follows the header.
     pub(super) ports: Option<(u8, u32)>,
+    /// Which fragment it is, if it is one.
+    pub(super) fragment: Option<Fragment>,
     addresses: [u8; 32],
     addresses_len: usize,
 }
@@ -42,6 +56,7 @@ impl Inner {
                     df: read_u16(header, ipv4::FRAGMENT)? & ipv4::DF != 0,
                     total_len,
                     ports: None,
+                    fragment: None,
                     addresses,
                     addresses_len: 8,
                 })
@@ -56,6 +71,7 @@ impl Inner {
                     df: false,
                     total_len: ipv6::LEN + usize::from(read_u16(header, ipv6::PAYLOAD_LEN)?),
                     ports: None,
+                    fragment: None,
                     addresses,
                     addresses_len: 32,
                 })
@@ -75,7 +91,7 @@ impl Inner {
             return None;
         }
         let mut inner = Inner::read(packet.head.bytes())?;
-        inner.ports = ports(packet, 1);
+        inner.read_flow(packet, 0);
         Some(inner)
     }
 
@@ -87,13 +103,61 @@ impl Inner {
         let at = packet.layout.outer_ip_index();
         if let Some((at, header)) = at.and_then(|at| Some((at, packet.layout.headers().get(at)?))) {
             let mut inner = Inner::read(bytes.get(header.start()..)?)?;
-            inner.ports = ports(packet, at + 1);
+            inner.read_flow(packet, at);
             return Some(inner);
         }
         let mut addresses = [0; 32];
         addresses[..ethernet::LEN].copy_from_slice(frame);
         let total_len = packet.len();
-        Some(Inner { version: 0, tos: 0, ttl: 64, df: false, total_len, ports: None, addresses, addresses_len: 16 })
+        Some(Inner {
+            version: 0,
+            tos: 0,
+            ttl: 64,
+            df: false,
+            total_len,
+            ports: None,
+            fragment: None,
+            addresses,
+            addresses_len: 16,
+        })
+    }
+
+    /// Reads what follows the IP header at `index`: the ports, or which fragment it is.
+    #[inline]
+    fn read_flow<B: AsRef<[u8]>>(&mut self, packet: &Packet<B>, index: usize) {
+        self.ports = ports(packet, index + 1);
+        if packet.layout.stop() == Stop::Fragment
+            && let [ip] = &packet.layout.headers()[index..]
+        {
+            self.fragment = self.read_fragment(packet, ip);
+        }
+    }
+
+    /// Reads which fragment a packet is whose last header is `ip`, and the ports if it is a first one. An atomic
+    /// fragment of IPv6 (RFC 6946) is a whole packet.
+    #[cold]
+    fn read_fragment<B: AsRef<[u8]>>(&mut self, packet: &Packet<B>, ip: &Header) -> Option<Fragment> {
+        let header = packet.head.bytes().get(ip.start()..)?;
+        let mut bytes = [0; REACH];
+        let len = packet.payload.copy_to(0..REACH, &mut bytes);
+        let bytes = &bytes[..len];
+        let (number, at, fragment) = if self.version == 4 {
+            let number = *header.get(ipv4::PROTOCOL)?;
+            let id = u64::from(number) << 32 | u64::from(read_u16(header, ipv4::ID)?);
+            let is_first = read_u16(header, ipv4::FRAGMENT)? & ipv4::OFFSET == 0;
+            (number, 0, Some(Fragment { id, is_first }))
+        } else {
+            let found = ipv6::fragment(*header.get(ipv6::NEXT_HEADER)?, bytes)?;
+            let fragment = (!found.is_atomic()).then(|| Fragment { id: found.id.into(), is_first: found.offset == 0 });
+            match ipv6::chain(found.next, bytes.get(found.end..)?) {
+                ipv6::Chain::End { next, len } => (next, found.end + len, fragment),
+                _ => return fragment,
+            }
+        };
+        if fragment.is_none_or(|fragment| fragment.is_first) && matches!(number, protocol::TCP | protocol::UDP) {
+            self.ports = read_u32(bytes, at).map(|ports| (number, ports));
+        }
+        fragment
     }
 
     /// Returns source and destination address: 8 or 32 bytes, or 16 for a frame without IP.

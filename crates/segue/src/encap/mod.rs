@@ -21,6 +21,7 @@ mod config;
 mod ecn;
 mod entropy;
 mod fdb;
+mod fragments;
 mod identity;
 mod inner;
 mod receive;

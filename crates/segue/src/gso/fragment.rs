@@ -336,8 +336,8 @@ impl<'a> Cut<'a> {
                 let (fragment, rest) = rest.split_at_mut(ipv6::FRAGMENT_LEN);
                 fragment[0] = core::mem::replace(&mut common[next_at], protocol::FRAGMENT);
                 fragment[1] = 0;
-                write_u16(fragment, 2, offset as u16 | u16::from(more));
-                write_u32(fragment, 4, self.id);
+                write_u16(fragment, ipv6::FRAGMENT, offset as u16 | if more { ipv6::MF } else { 0 });
+                write_u32(fragment, ipv6::FRAGMENT_ID, self.id);
                 rest
             }
         };

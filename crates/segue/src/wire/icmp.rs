@@ -143,9 +143,6 @@ pub fn is_error_v4(bytes: &[u8]) -> bool {
         && bytes.get(ipv4::header_len(first) + TYPE).is_none_or(|kind| v4::is_error(*kind))
 }
 
-/// The offset in the fragment header of IPv6 (RFC 8200, section 4.5).
-const FRAGMENT_OFFSET: u16 = 0xfff8;
-
 /// Returns whether the IPv6 packet in `bytes` is an ICMPv6 error ([`v6::is_error`]), or its type is unreadable: the
 /// packet is truncated before it, or has more than [`ipv6::MAX_EXTENSIONS`] extension headers.
 ///
@@ -160,8 +157,10 @@ pub fn is_error_v6(bytes: &[u8]) -> bool {
         match next {
             protocol::ICMPV6 => return rest.get(TYPE).is_none_or(|kind| v6::is_error(*kind)),
             protocol::FRAGMENT => {
-                let (Some(&following), Some(word)) = (rest.first(), read_u16(rest, 2)) else { return true };
-                if word & FRAGMENT_OFFSET != 0 {
+                let (Some(&following), Some(word)) = (rest.first(), read_u16(rest, ipv6::FRAGMENT)) else {
+                    return true;
+                };
+                if word & ipv6::OFFSET != 0 {
                     return false;
                 }
                 (next, at) = (following, at + ipv6::FRAGMENT_LEN);

@@ -3,12 +3,20 @@
 use core::net::Ipv6Addr;
 use core::ops::Range;
 
-use super::{address, protocol};
+use super::{address, protocol, read_u16, read_u32};
 
 /// Length of the fixed header in bytes.
 pub const LEN: usize = 40;
 /// Length in bytes of a fragment header (RFC 8200, section 4.5).
 pub const FRAGMENT_LEN: usize = 8;
+/// Offset in a fragment header of the fragment offset (13 bits, in 8-byte units) and [`MF`].
+pub const FRAGMENT: usize = 2;
+/// Offset in a fragment header of the identification, four bytes.
+pub const FRAGMENT_ID: usize = 4;
+/// Mask of the fragment offset, which is in bytes with the other bits clear.
+pub const OFFSET: u16 = 0xfff8;
+/// Flag: more fragments.
+pub const MF: u16 = 1;
 
 /// Largest payload length of an IPv6 packet, bytes.
 pub const MAX_PAYLOAD_LEN: usize = 65_535;
@@ -92,6 +100,56 @@ pub fn chain(first: u8, bytes: &[u8]) -> Chain {
         }
     }
     Chain::TooLong
+}
+
+/// A fragment header (RFC 8200, section 4.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fragment {
+    /// Type of the first header after those that every fragment has.
+    pub next: u8,
+    /// Offset of the fragment in the packet, bytes.
+    pub offset: u16,
+    /// Whether another one follows.
+    pub more: bool,
+    /// Identification of the packet.
+    pub id: u32,
+    /// Offset after the fragment header, in the bytes in which it was found.
+    pub end: usize,
+}
+
+impl Fragment {
+    /// Returns whether the fragment is a whole packet (RFC 6946).
+    pub const fn is_atomic(&self) -> bool {
+        self.offset == 0 && !self.more
+    }
+}
+
+/// Returns the first fragment header in `bytes`, which start after the fixed header, whose next header is `first`.
+///
+/// ```
+/// use segue::wire::{ipv6, protocol};
+///
+/// let found = ipv6::fragment(protocol::FRAGMENT, &[protocol::UDP, 0, 0x05, 0xa9, 0, 0, 0, 7]).unwrap();
+/// assert_eq!((found.next, found.offset, found.more, found.id, found.end), (protocol::UDP, 1448, true, 7, 8));
+/// ```
+pub fn fragment(first: u8, bytes: &[u8]) -> Option<Fragment> {
+    let (mut next, mut at) = (first, 0);
+    // One more than there may be, for the fragment header.
+    for _ in 0..=MAX_EXTENSIONS {
+        let &[following, units] = bytes.get(at..)?.first_chunk()?;
+        match next {
+            protocol::FRAGMENT => {
+                let word = read_u16(bytes, at + FRAGMENT)?;
+                let id = read_u32(bytes, at + FRAGMENT_ID)?;
+                let (offset, more) = (word & OFFSET, word & MF != 0);
+                return Some(Fragment { next: following, offset, more, id, end: at + FRAGMENT_LEN });
+            }
+            protocol::HOP_BY_HOP | protocol::ROUTING | protocol::DESTINATION => at += 8 + usize::from(units) * 8,
+            _ => return None,
+        }
+        next = following;
+    }
+    None
 }
 
 /// Returns the ranges of source and destination in `header`, the fixed header with its extension headers, for the
@@ -266,6 +324,28 @@ mod tests {
         assert_eq!(unfragmentable(&header(&[HOP, DST, ROUTING, DST])), (LEN + 32, LEN + 16));
         assert_eq!(unfragmentable(&header(&[HOP])[..LEN + 7]), (LEN, NEXT_HEADER));
         assert_eq!(unfragmentable(&[]), (LEN, NEXT_HEADER));
+    }
+
+    /// Tests fragment headers behind other extension headers, and everything that has none.
+    #[test]
+    fn the_fragment_header_of_a_chain_is_found() {
+        let fragment = [protocol::UDP, 0, 0x05, 0xa9, 1, 2, 3, 4];
+        let found = |end| Fragment { next: protocol::UDP, offset: 1448, more: true, id: 0x0102_0304, end };
+        assert_eq!(super::fragment(protocol::FRAGMENT, &fragment), Some(found(8)));
+        let mut behind = vec![protocol::ROUTING, 0, 0, 0, 0, 0, 0, 0, protocol::FRAGMENT, 1];
+        behind.resize(24, 0);
+        behind.extend(fragment);
+        assert_eq!(super::fragment(protocol::HOP_BY_HOP, &behind), Some(found(32)));
+        assert!((0..behind.len()).all(|len| super::fragment(protocol::HOP_BY_HOP, &behind[..len]).is_none()));
+        assert_eq!(super::fragment(protocol::UDP, &fragment), None);
+        assert_eq!(super::fragment(protocol::HOP_BY_HOP, &[0; 4096]), None);
+        for (word, offset, more, is_atomic) in
+            [(0_u16, 0, false, true), (1, 0, true, false), (0xfff8, 0xfff8, false, false)]
+        {
+            let [a, b] = word.to_be_bytes();
+            let found = super::fragment(protocol::FRAGMENT, &[17, 0, a, b, 0, 0, 0, 0]).unwrap();
+            assert_eq!((found.offset, found.more, found.is_atomic()), (offset, more, is_atomic), "{word:#x}");
+        }
     }
 
     #[test]

@@ -370,20 +370,67 @@ fn flows_in_frames_of_one_pair_of_hosts_spread_over_all_slots() {
     assert!(seen.iter().all(|&n| n > 5), "{seen:?}");
 }
 
+/// Tests that the fragments of a packet have the source of the whole packets of their flow, over IPv4 and IPv6 with and
+/// without extension headers, for IP packets and Ethernet frames, and that those of another packet do not change it.
 #[test]
-fn fragments_of_one_datagram_have_one_source() {
-    let first = hex("4500001e000020004011cca7c6120101c6120102 03e807d0000afd90 6869");
-    let rest = hex("4500001e000000024011eca5c6120101c6120102 0123456789abcdef 6869");
-    let slots: Vec<_> = [first, rest]
-        .iter()
-        .map(|bytes| {
-            let mut packet = load(bytes);
-            let config = Config { slots: SourcePorts::Slots(u16::MAX), ..sender(Mode::Ip, Carrier::Fou) };
-            Encapsulator::new(config).unwrap().push(&mut packet).unwrap();
-            packet.outer.unwrap().slot
-        })
-        .collect();
-    assert_eq!(slots[0], slots[1]);
+fn fragments_have_the_source_of_their_flow() {
+    let datagram = hex("03e807d0000afd90 6869");
+    let later = hex("0123456789abcdef 6869");
+    let v4 = |id: u8, word: u16, body: &[u8]| {
+        let mut bytes = hex("4500001e0000000040110000c6120101c6120102");
+        (bytes[5], bytes[11]) = (id, 0);
+        put(&mut bytes, 6, word);
+        let field = !naive_sum(&bytes);
+        put(&mut bytes, 10, field);
+        [&bytes, body].concat()
+    };
+    let v6 = |next: u8, extensions: &[u8], body: &[u8]| {
+        let mut bytes = hex("6000000000000040");
+        (bytes[5], bytes[6]) = ((extensions.len() + body.len()) as u8, next);
+        [&bytes[..], &[0x20; 16], &[0x21; 16], extensions, body].concat()
+    };
+    let v6_part = |id: u8, word: u8, behind: bool, body: &[u8]| {
+        let next = if behind { 60 } else { 17 };
+        let mut extensions = vec![44, 0, 1, 4, 0, 0, 0, 0, next, 0, 0, word, 0, 0, 0, id];
+        if behind && word == 1 {
+            extensions.extend([17, 0, 1, 4, 0, 0, 0, 0]);
+        }
+        v6(0, &extensions, body)
+    };
+    let whole_v6 = v6(17, &[], &datagram);
+    for (whole, parts) in [
+        (v4(0, 0x4000, &datagram), [v4(7, 0x2000, &datagram), v4(8, 0x2000, &later), v4(7, 2, &later)]),
+        (
+            whole_v6.clone(),
+            [v6_part(7, 1, false, &datagram), v6_part(8, 1, false, &later), v6_part(7, 16, false, &later)],
+        ),
+        (whole_v6.clone(), [v6_part(7, 1, true, &datagram), v6_part(8, 1, true, &later), v6_part(7, 16, true, &later)]),
+        // An atomic fragment (RFC 6946) is a whole packet.
+        (whole_v6, [v6_part(7, 0, false, &datagram), v6_part(8, 1, false, &later), v6_part(7, 0, false, &datagram)]),
+    ] {
+        for (mode, is_frame) in [(Mode::Ip, false), (Mode::GreTap(GreOptions::default()), true)] {
+            let config = Config { slots: SourcePorts::Slots(u16::MAX), seed: [7; 16], ..sender(mode, Carrier::Fou) };
+            let mut tunnel = Encapsulator::new(config).unwrap();
+            let mut source = |bytes: &[u8]| {
+                let mut packet = Packet::default();
+                if is_frame {
+                    let kind: &[u8] = if bytes[0] >> 4 == 4 { &[8, 0] } else { &[0x86, 0xdd] };
+                    let frame = [&[2; 12], kind, bytes].concat();
+                    packet.load(Frag::all(frame), Start::Ethernet, &Tunnels::NONE);
+                } else {
+                    packet = load(bytes);
+                }
+                tunnel.push(&mut packet).unwrap();
+                let bytes = bytes_of(&packet);
+                (packet.outer.unwrap().slot, u16::from_be_bytes([bytes[20], bytes[21]]))
+            };
+            let flow = source(&whole);
+            let [first, other, last] = parts.each_ref();
+            assert_eq!(source(first), flow, "{mode:?}: {first:x?}");
+            assert_ne!(source(other), flow, "{mode:?}: another packet's, with other ports");
+            assert_eq!(source(last), flow, "{mode:?}: {last:x?}");
+        }
+    }
 }
 
 const UDP: &str = "4500001e000040004011aca7c6120101c6120102 03e807d0000afd90 6869";
