@@ -65,6 +65,7 @@ pub(crate) enum If {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Helper {
     MapLookupElem = 1,
+    MapUpdateElem = 2,
     KtimeGetNs = 5,
     GetPrandomU32 = 7,
     SkbStoreBytes = 9,
@@ -75,6 +76,7 @@ pub(crate) enum Helper {
     SkbPullData = 39,
     SkbChangeHead = 43,
     SkbAdjustRoom = 50,
+    SkbLoadBytesRelative = 68,
     FibLookup = 69,
     SkbEcnSetCe = 97,
     CsumLevel = 135,

@@ -20,7 +20,8 @@
 //! [`PeerPath`] is the same for a tunnel with a peer table: one interface, several encapsulations, and peers by inner
 //! addresses.
 //!
-//! Beside the path, [`steering`] loads the program that spreads the packets of an interface over its queues.
+//! Beside the path, [`steering`] loads the program that spreads the packets of an interface over its queues,
+//! or over packet sockets.
 //!
 //! # Promises
 //! - The outer headers are those of the engine's encapsulator, except for outer UDP checksums, which are 0.
@@ -65,7 +66,7 @@ pub use counters::{Counts, Traffic, left_reasons};
 pub use form::{Direction, Route, obstacle};
 pub use path::{Error, Path, foreign_programs, is_own};
 pub use peer_path::{Listener, Peer, PeerCounts, PeerPath, Served};
-pub use steering::steering;
+pub use steering::{Steered, steering};
 pub use sys::Hook;
 
 /// Commands of bpf(2) that a [`Path`] uses after its attachment: lookup, update and deletion of map entries.

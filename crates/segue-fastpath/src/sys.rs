@@ -46,6 +46,8 @@ pub(crate) enum MapKind {
     Programs = 3,
     PerCpuHash = 5,
     PerCpuArray = 6,
+    /// The entries that were used last.
+    LruHash = 9,
 }
 
 /// A hook of a network interface.

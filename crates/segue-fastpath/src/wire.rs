@@ -9,6 +9,8 @@ pub(crate) mod ethernet {
     pub(crate) const LEN: i16 = ethernet::LEN as i16;
     pub(crate) const SRC: i16 = ethernet::SRC.start as i16;
     pub(crate) const TYPE: i16 = ethernet::TYPE as i16;
+    /// Length of both addresses, with which the header begins.
+    pub(crate) const ADDRESSES_LEN: i16 = TYPE;
     pub(crate) const VLAN_LEN: i16 = ethernet::VLAN_LEN as i16;
     /// Offset of the EtherType in a VLAN tag, from the tag control information on.
     pub(crate) const VLAN_TYPE: i16 = ethernet::VLAN_TYPE as i16;
@@ -35,6 +37,7 @@ pub(crate) mod number {
     pub(crate) const IPV6: i32 = protocol::IPV6 as i32;
     pub(crate) const GRE: i32 = protocol::GRE as i32;
     pub(crate) const ICMPV6: i32 = protocol::ICMPV6 as i32;
+    pub(crate) const FRAGMENT: i32 = protocol::FRAGMENT as i32;
     /// IPv6 extension headers before the transport header, those of fragments aside.
     pub(crate) const EXTENSIONS: [i32; 3] =
         [protocol::HOP_BY_HOP as i32, protocol::ROUTING as i32, protocol::DESTINATION as i32];
@@ -61,6 +64,7 @@ pub(crate) mod ipv4 {
     pub(crate) const DF: i32 = ipv4::DF as i32;
     /// Bits of the fragment field that only fragments have: MF and the offset.
     pub(crate) const IS_FRAGMENT: i32 = (ipv4::MF | ipv4::OFFSET) as i32;
+    pub(crate) const OFFSET: i32 = ipv4::OFFSET as i32;
 }
 
 /// Field offsets of the IPv6 header.
@@ -68,6 +72,12 @@ pub(crate) mod ipv6 {
     use super::wire::ipv6;
 
     pub(crate) const LEN: i16 = ipv6::LEN as i16;
+    pub(crate) const FRAGMENT_LEN: i16 = ipv6::FRAGMENT_LEN as i16;
+    pub(crate) const FRAGMENT: i16 = ipv6::FRAGMENT as i16;
+    pub(crate) const FRAGMENT_ID: i16 = ipv6::FRAGMENT_ID as i16;
+    pub(crate) const OFFSET: i32 = ipv6::OFFSET as i32;
+    /// Bits of the fragment field that an atomic fragment (RFC 6946) has not: MF and the offset.
+    pub(crate) const IS_FRAGMENT: i32 = (ipv6::MF | ipv6::OFFSET) as i32;
     pub(crate) const PAYLOAD_LEN: i16 = ipv6::PAYLOAD_LEN as i16;
     pub(crate) const NEXT_HEADER: i16 = ipv6::NEXT_HEADER as i16;
     pub(crate) const HOP_LIMIT: i16 = ipv6::HOP_LIMIT as i16;
@@ -130,6 +140,7 @@ mod tests {
         assert_eq!((ipv4::FIRST, ipv4::IS_FRAGMENT), (0x45, 0x3fff));
         assert_eq!((source(true), destination(true), ip_len(true)), ((12, 4), 16, 20));
         assert_eq!((source(false), destination(false), ip_len(false)), ((8, 16), 24, 40));
+        assert_eq!((ipv6::IS_FRAGMENT, ethernet::ADDRESSES_LEN), (0xfff9, 12));
         assert_eq!(ethertype::VLANS, [0x8100, 0x88a8]);
     }
 }

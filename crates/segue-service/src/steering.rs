@@ -1,19 +1,18 @@
-//! The choice among the queues of a TUN or TAP device: a BPF program keeps each flow on one.
+//! The choice among the queues of a TUN or TAP device, or among packet sockets: a BPF program keeps each flow on one.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use segue_control::error::{Error, Kind};
-use segue_fastpath::steering;
+use segue_fastpath::{Steered, steering};
 use segue_port::tun::TunPort;
 
 use crate::daemon::running::random;
 
-/// Loads the program that chooses the queue of each packet of a device that carries Ethernet frames or IP packets;
-/// `dev` is for messages.
-pub(crate) fn steering_program(dev: &str, is_ethernet: bool) -> Result<OwnedFd, Error> {
+/// Loads the program that chooses the queue or the socket of each packet; `dev` is for messages.
+pub(crate) fn steering_program(dev: &str, of: Steered) -> Result<OwnedFd, Error> {
     let seed = u32::from_ne_bytes(random()?);
-    steering(is_ethernet, seed).map_err(|error| unsteered(dev, &error))
+    steering(of, seed).map_err(|error| unsteered(dev, &error))
 }
 
 /// Attaches the steering program to the queues of a device, which keeps it for its lifetime.

@@ -5,6 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 use segue_control::error::{Error, Kind, printable};
+use segue_fastpath::Steered;
 use segue_host::netlink::Netlink;
 use segue_host::sys;
 use segue_port::tun::{TunConfig, TunOffloads, TunPort, driver};
@@ -121,7 +122,7 @@ impl Tap {
         };
         let ports = (0..count).map(|_| open()).collect::<Result<Vec<_>, _>>()?;
         if count > 1 {
-            steer(&ports, &steering_program(dev, true)?, dev)?;
+            steer(&ports, &steering_program(dev, Steered::Tap)?, dev)?;
         }
         let link = netlink
             .link_named(dev)

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use segue::gso::{FreeTags, Limits};
 
@@ -35,18 +35,25 @@ const NOTHING: [libc::sock_filter; 1] =
     [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 }];
 
 impl PacketSocket {
-    /// Opens `count` sockets on one interface, among which the kernel distributes flows by a hash of addresses and
-    /// ports (PACKET_FANOUT, with its flag of Linux 5.16). A flow stays on one socket, both directions included.
-    /// Fragments are distributed by addresses alone: all those of two hosts are on one socket, which may be another one
-    /// than that of the whole packets of their flow. None receives before all have joined.
+    /// Opens `count` sockets on one interface, among which the kernel distributes packets (PACKET_FANOUT, with its flag
+    /// of Linux 5.16). None receives before all have joined.
+    ///
+    /// With `program`, a socket-type BPF program, its result is taken modulo `count`. Without one, packets are
+    /// distributed by a hash of addresses and ports: a flow stays on one socket, both directions included. Fragments
+    /// then go by addresses alone: all those of two hosts are on one socket, which may be another one than that of the
+    /// whole packets of their flow.
     ///
     /// # Errors
     /// See [`OpenError`].
-    pub fn open_spread(config: &PacketConfig, count: u16) -> Result<Vec<PacketSocket>, OpenError> {
+    pub fn open_spread(
+        config: &PacketConfig,
+        count: u16,
+        program: Option<BorrowedFd<'_>>,
+    ) -> Result<Vec<PacketSocket>, OpenError> {
         let (mut sockets, mut group) = (Vec::new(), None);
         for _ in 0..count {
             let socket = PacketSocket::open(config, Some(&NOTHING))?;
-            group = Some(sys::join(socket.fd.as_fd(), group).map_err(call("PACKET_FANOUT"))?);
+            group = Some(sys::join(socket.fd.as_fd(), group, program).map_err(call("PACKET_FANOUT"))?);
             sockets.push(socket);
         }
         for socket in &sockets {

@@ -108,18 +108,22 @@ pub(crate) fn bind(fd: BorrowedFd<'_>, index: c_int) -> io::Result<()> {
     check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const name).cast(), len) }).map(drop)
 }
 
-/// Joins the socket group `id`, among which the kernel distributes flows by a hash of addresses and ports that is equal
-/// for both directions (`PACKET_FANOUT_HASH`); `None` creates a group. Returns the group's number. A socket must be
-/// bound by then.
+/// Joins the socket group `id`, among which the kernel distributes flows: by the result of a program, taken modulo the
+/// number of sockets, or by a hash of addresses and ports that is equal for both directions (`PACKET_FANOUT_HASH`).
+/// `None` creates a group. Returns the group's number. A socket must be bound by then.
 ///
 /// A group replaces the sockets' own setting for packets that this host sends, so that it has its own.
-pub(crate) fn join(fd: BorrowedFd<'_>, id: Option<u16>) -> io::Result<u16> {
+pub(crate) fn join(fd: BorrowedFd<'_>, id: Option<u16>, program: Option<BorrowedFd<'_>>) -> io::Result<u16> {
     let mut flags = FANOUT_IGNORE_OUTGOING;
     if id.is_none() {
         flags |= libc::PACKET_FANOUT_FLAG_UNIQUEID;
     }
-    let value = (libc::PACKET_FANOUT_HASH | flags) << 16 | libc::c_uint::from(id.unwrap_or(0));
+    let kind = if program.is_some() { libc::PACKET_FANOUT_EBPF } else { libc::PACKET_FANOUT_HASH };
+    let value = (kind | flags) << 16 | libc::c_uint::from(id.unwrap_or(0));
     set_option(fd, libc::SOL_PACKET, libc::PACKET_FANOUT, value.cast_signed())?;
+    if let (None, Some(program)) = (id, program) {
+        set_option(fd, libc::SOL_PACKET, libc::PACKET_FANOUT_DATA, program.as_raw_fd())?;
+    }
     let joined = option(fd, libc::SOL_PACKET, libc::PACKET_FANOUT)?;
     // The number is in the lower half.
     Ok(joined as u16)

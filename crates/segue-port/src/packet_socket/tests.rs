@@ -601,7 +601,7 @@ fn a_flow_arrives_at_one_of_several_sockets_once_and_in_order() {
         return;
     }
     let mut from = open("v0");
-    let mut ports: Vec<PacketPort> = PacketSocket::open_spread(&PacketConfig::new("v1"), 2)
+    let mut ports: Vec<PacketPort> = PacketSocket::open_spread(&PacketConfig::new("v1"), 2, None)
         .unwrap()
         .into_iter()
         .map(|socket| socket.map().unwrap())

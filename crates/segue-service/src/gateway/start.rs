@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 
 use segue::time::Nanos;
@@ -13,6 +14,7 @@ use segue_datapath::gateway::{self, Fragments, Gateway, Parts, PortConfig};
 use segue_datapath::knobs::Knobs;
 use segue_datapath::pipeline::Pipeline;
 use segue_datapath::router;
+use segue_fastpath::Steered;
 use segue_host::netlink::{Link, Netlink};
 use segue_host::sys;
 use segue_port::packet_socket::{self, Buffers, PacketConfig, PacketPort, PacketSocket};
@@ -31,6 +33,7 @@ use crate::daemon::{AssembleMore, Complaints, NAMING, Opened};
 use crate::diagnose::{self, Purpose};
 use crate::fault::Vitals;
 use crate::report::Report;
+use crate::steering::steering_program;
 use crate::tap::Tap;
 use crate::vhost;
 
@@ -285,7 +288,8 @@ fn interface(end: &Endpoint, plan: &Plan, out: &dyn Report) -> Result<OpenedEndp
     if plan.workers <= 1 {
         return Ok((Box::new(PacketPort::open(&config).map_err(failed)?), Vec::new()));
     }
-    let mut sockets = PacketSocket::open_spread(&config, plan.workers).map_err(failed)?;
+    let program = steering_program(&end.name, Steered::Sockets)?;
+    let mut sockets = PacketSocket::open_spread(&config, plan.workers, Some(program.as_fd())).map_err(failed)?;
     // Its ring is mapped in the process that moves packets, by the first receive.
     let first = PacketPort::from(sockets.remove(0));
     let pack = |socket: PacketSocket| -> Packed {

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use segue_control::error::Error;
+use segue_fastpath::Steered;
 use segue_port::Port;
 use segue_port::tun::{Layer, TunConfig, TunOffloads, TunPort};
 
@@ -81,7 +82,10 @@ pub(super) fn open(
             let place = &mut programs[usize::from(plan.mode.is_ethernet())];
             let program = match place {
                 Some(program) => program,
-                None => place.insert(steering_program(&plan.dev, plan.mode.is_ethernet())?),
+                None => {
+                    let of = if plan.mode.is_ethernet() { Steered::Tap } else { Steered::Tun };
+                    place.insert(steering_program(&plan.dev, of)?)
+                }
             };
             let queue = first.last().and_then(Inside::interface);
             let queue = queue.map(std::slice::from_ref).unwrap_or_default();
