@@ -25,17 +25,21 @@ const RATES: [(u64, u32); 4] = [(4, 16_384), (2, 16_384), (2, 8192), (1, 8192)];
 /// Time without a datagram after which the missing ones are lost.
 const QUIET: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Datagrams of all flows: such that are sent whole, and such that are sent in fragments, which one worker has all of.
-/// A flow of either kind stays in order; in one that mixes them the two kinds may overtake each other (docs/run.md,
-/// Several workers).
-const WHOLE: Datagrams = Datagrams { len: 204, each: 100, pause: Duration::from_micros(250) };
-const FRAGMENTED: Datagrams = Datagrams { len: 3000, each: 20, pause: Duration::from_millis(2) };
+/// Datagrams of all flows: such that are sent whole, such that are sent in fragments, of which only the first has the
+/// ports, and flows that have both kinds in turn.
+const DATAGRAMS: [Datagrams; 3] = [
+    Datagrams { lens: [204; 2], each: 100, pause: Duration::from_micros(250) },
+    Datagrams { lens: [3000; 2], each: 20, pause: Duration::from_millis(2) },
+    Datagrams { lens: [3000, 204], each: 40, pause: Duration::from_millis(1) },
+];
+/// Length of the longest one.
+const LONGEST: usize = 3000;
 
 /// Numbered datagrams of many flows.
 #[derive(Clone, Copy, Debug)]
 struct Datagrams {
-    /// Bytes of one.
-    len: usize,
+    /// Bytes of one with an even number, and of one with an odd number.
+    lens: [usize; 2],
     /// Number of those of each flow in each direction.
     each: u32,
     /// Time between two bursts.
@@ -54,7 +58,7 @@ fn socket(place: Place<'_>) -> UdpSocket {
 #[track_caller]
 fn receive(sockets: &[&UdpSocket], count: usize, is_sent: impl Fn() -> bool) -> Vec<Vec<u32>> {
     let mut flows: BTreeMap<(usize, SocketAddr), Vec<u32>> = BTreeMap::new();
-    let (mut bytes, mut came, mut last) = ([0; FRAGMENTED.len], 0, Instant::now());
+    let (mut bytes, mut came, mut last) = ([0; LONGEST], 0, Instant::now());
     while came < count && !(is_sent() && last.elapsed() > QUIET) {
         for (at, socket) in sockets.iter().enumerate() {
             while let Ok((len, from)) = socket.recv_from(&mut bytes) {
@@ -90,7 +94,7 @@ fn overtaken(a: Place<'_>, b: Place<'_>, datagrams: Datagrams) -> usize {
     let (to, back): (SocketAddr, Vec<SocketAddr>) =
         (far.local_addr().unwrap(), near.iter().map(|socket| socket.local_addr().unwrap()).collect());
     let send = |number: u32, from: &UdpSocket, to: SocketAddr| {
-        let mut bytes = vec![0x5a; datagrams.len];
+        let mut bytes = vec![0x5a; datagrams.lens[number as usize % 2]];
         bytes[..4].copy_from_slice(&number.to_be_bytes());
         from.send_to(&bytes, to).unwrap();
     };
@@ -200,7 +204,7 @@ fn two_workers_share_the_flows_of_a_tunnel_and_none_is_reordered() {
         pair.stat().iter().for_each(in_parallel);
         for family in shape.inside.families() {
             let [a, b] = [Peer::A, Peer::B].map(|end| pair.place(end, *family));
-            for datagrams in [WHOLE, FRAGMENTED] {
+            for datagrams in DATAGRAMS {
                 assert_eq!(overtaken(a, b, datagrams), 0, "{shape}, IPv{family}: {datagrams:?}");
             }
             let late = out_of_order(a, b, &[&ground.a, &ground.b], || pair.stat().into());
@@ -235,7 +239,7 @@ fn two_workers_share_the_flows_of_a_gateway_and_none_is_reordered() {
         reach((a.host, a.address), (b.host, b.address), PATIENCE).unwrap();
         let stat = || Stat::read(&middle, &ground.program, "gw0");
         in_parallel(&stat());
-        for datagrams in [WHOLE, FRAGMENTED] {
+        for datagrams in DATAGRAMS {
             assert_eq!(overtaken(a, b, datagrams), 0, "{ends:?}: {datagrams:?}");
         }
         let late = out_of_order(a, b, &[&ground.a, &ground.b, &middle], || vec![stat()]);
