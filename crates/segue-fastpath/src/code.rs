@@ -14,6 +14,8 @@ use crate::verdict::{Exits, Senders, Verdict};
 pub(crate) struct Maps<'a> {
     pub(crate) settings: BorrowedFd<'a>,
     pub(crate) counters: BorrowedFd<'a>,
+    /// Flows that are left to the daemon, with the time of their last packet.
+    pub(crate) flows: BorrowedFd<'a>,
     pub(crate) tunnels: Tunnels<'a>,
 }
 

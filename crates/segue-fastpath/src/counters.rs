@@ -19,6 +19,7 @@ pub(crate) enum Counter {
     // From here on: packets that were left to the daemon.
     NoRoute,
     DatagramTrain,
+    BehindTrain,
     TooBig,
     InnerLength,
     InnerVersion,
@@ -51,6 +52,11 @@ pub(crate) const COUNT: usize = Counter::NotForUs as usize + 1;
 pub(crate) const LEFT: &[(Counter, &str, &str)] = &[
     (Counter::NoRoute, "no_route", "No route to the remote."),
     (Counter::DatagramTrain, "datagram_train", "A train of datagrams, which is many packets."),
+    (
+        Counter::BehindTrain,
+        "behind_train",
+        "A single packet of a flow whose trains are left, which would overtake them.",
+    ),
     (Counter::TooBig, "too_big", "Larger than the path MTU."),
     (Counter::InnerLength, "inner_length", "A length that contradicts the IP header to be sent."),
     (Counter::InnerVersion, "inner_version", "An IP version that the tunnel does not carry."),

@@ -9,6 +9,7 @@ use crate::assembler::{Fault, Helper, If, Instruction, Op, Reg, Size};
 use crate::code::{CONTEXT, COUNTERS, Code, Index, Maps, TUNNEL, TableMaps, Tunnels, protocol};
 use crate::counters::Counter;
 use crate::layout::{ETHERNET_LEN, HEADERS_LEN, PORTS, packet, peer_counts, room, tunnel};
+use crate::order::Flows;
 use crate::peer_table::{self, Exits, KEY_LEN};
 use crate::wire::{self, ethernet, ipv4, ipv6, number, tcp, udp};
 
@@ -80,7 +81,7 @@ pub(crate) fn program(form: Form, maps: &Maps<'_>) -> Result<Vec<Instruction>, F
         read_frame(&mut code);
     }
     read_inner(&mut code, form);
-    check_size(&mut code, form);
+    check_size(&mut code, form, maps);
     choose_fields(&mut code);
     code.note_segments();
     make_room(&mut code, form);
@@ -206,15 +207,18 @@ fn read_inner(code: &mut Code, form: Form) {
 }
 
 /// Leaves to the daemon the packets that exceed IP's limit or the path MTU (it sends the ICMP error), and trains other
-/// than TCP.
-fn check_size(code: &mut Code, form: Form) {
-    let [malformed, datagrams, too_big, length] =
-        [Counter::InnerMalformed, Counter::DatagramTrain, Counter::TooBig, Counter::InnerLength]
+/// than TCP, with the single packets that follow them.
+fn check_size(code: &mut Code, form: Form, maps: &Maps<'_>) {
+    let [malformed, datagrams, behind, too_big, length] =
+        [Counter::InnerMalformed, Counter::DatagramTrain, Counter::BehindTrain, Counter::TooBig, Counter::InnerLength]
             .map(|why| code.leave(why));
-    let (single, measured) = (code.a.label(), code.a.label());
+    let (single, train, packet_of_tcp, measured) = (code.a.label(), code.a.label(), code.a.label(), code.a.label());
     code.a.load(Size::W, Reg::R1, CONTEXT, packet::GSO_SIZE);
     code.a.jump_if_value(If::Eq, Reg::R1, 0, single);
-    code.a.jump_if_value(If::Ne, Reg::R4, number::TCP, datagrams);
+    code.a.jump_if_value(If::Eq, Reg::R4, number::TCP, train);
+    Flows::Sent.remember(code, maps);
+    code.a.jump(datagrams);
+    code.a.place(train);
     code.a.op_value(Op::Add, Reg::R3, i32::from(form.link_len()));
     code.a.store(Size::D, Reg::R10, INNER_HEADER, Reg::R3);
     code.a.copy(Reg::R2, Reg::R3);
@@ -230,6 +234,9 @@ fn check_size(code: &mut Code, form: Form) {
     code.a.op(Op::Add, Reg::R1, Reg::R2);
     code.a.jump(measured);
     code.a.place(single);
+    code.a.jump_if_value(If::Eq, Reg::R4, number::TCP, packet_of_tcp);
+    Flows::Sent.follow(code, maps, behind);
+    code.a.place(packet_of_tcp);
     code.a.copy(Reg::R1, LEN);
     code.a.place(measured);
     code.a.load(Size::W, Reg::R2, TUNNEL, tunnel::HEADER_LEN);

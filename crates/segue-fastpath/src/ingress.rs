@@ -15,8 +15,9 @@ use crate::assembler::{Fault, Helper, If, Instruction, Label, Op, Reg, Size};
 use crate::code::{CONTEXT, COUNTERS, Code, Index, Maps, TUNNEL, TableMaps, Tunnels, protocol};
 use crate::counters::Counter;
 use crate::layout::{ETHERNET_LEN, inbound, packet, peer, peer_counts, room, settings, station, tunnel};
+use crate::order::Flows;
 use crate::peer_table::{self, Exits};
-use crate::places::{FIB, FIB_LEN, FRAME, GRE, HEADERS, INNER, OUTER, PEER, TOTAL, VERSION};
+use crate::places::{FIB, FIB_LEN, FRAME, GRE, HEADERS, INNER, MARK, OUTER, PEER, TOTAL, VERSION};
 use crate::receive_form::{Carrier, Form};
 use crate::verdict::Verdict;
 use crate::wire::{self, ethernet, gre, ipv4, ipv6, number, udp};
@@ -36,8 +37,8 @@ pub(crate) fn program(form: &Form, maps: &Maps<'_>) -> Result<Vec<Instruction>, 
     let index = form.table.map_or(Index::At(inbound::COUNTERS), |table| Index::Constant(table.counters));
     let mut code = Code::begin(maps, index);
     code.judges = form.carrier != Carrier::Bare && matches!(maps.tunnels, Tunnels::Single { .. });
-    read_ip(&mut code, form);
     let mut later = Later::default();
+    read_ip(&mut code, form, &mut later);
     read_tunnel_headers(&mut code, form, &mut later);
     if let Tunnels::Single { by_packet, .. } = maps.tunnels {
         find_tunnel(&mut code, form, by_packet, &mut later);
@@ -49,6 +50,13 @@ pub(crate) fn program(form: &Form, maps: &Maps<'_>) -> Result<Vec<Instruction>, 
         find_peer(&mut code, form, table);
     }
     check_inner(&mut code, form, &mut later);
+    if form.carrier != Carrier::Bare {
+        let behind = code.leave(Counter::BehindTrain);
+        // What R4 holds is needed afterwards.
+        code.a.store(Size::D, Reg::R10, MARK, Reg::R4);
+        Flows::Received { is_v4: form.is_v4() }.follow(&mut code, maps, behind);
+        code.a.load(Size::D, Reg::R4, Reg::R10, MARK);
+    }
     ecn::combine(&mut code, form);
     if form.carrier != Carrier::Bare {
         checksum::check(&mut code, form);
@@ -59,7 +67,7 @@ pub(crate) fn program(form: &Form, maps: &Maps<'_>) -> Result<Vec<Instruction>, 
     code.note_segments();
     remove_headers(&mut code, form);
     deliver(&mut code, form, maps);
-    later.judge(&mut code, form);
+    later.judge(&mut code, form, maps);
     if let (true, Tunnels::Single { senders, .. }) = (code.judges, &maps.tunnels) {
         refuse::finish(&mut code, form, maps, senders);
     }
@@ -75,6 +83,8 @@ struct Later {
     station: Option<Label>,
     version: Option<Label>,
     source: Option<Label>,
+    /// Datagrams that were joined, before a tunnel was found and afterwards.
+    joined: [Option<Label>; 2],
 }
 
 impl Later {
@@ -95,7 +105,23 @@ impl Later {
         place
     }
 
-    fn judge(self, code: &mut Code, form: &Form) {
+    /// Returns the label for lengths that disagree, as those of joined datagrams do.
+    fn joined(&mut self, code: &mut Code, is_claimed: bool) -> Label {
+        *self.joined[usize::from(is_claimed)].get_or_insert_with(|| code.a.label())
+    }
+
+    fn judge(self, code: &mut Code, form: &Form, maps: &Maps<'_>) {
+        for (label, is_claimed) in self.joined.into_iter().zip([false, true]) {
+            let Some(label) = label else { continue };
+            code.a.place(label);
+            let left = Counter::OuterLength;
+            let exit = if is_claimed { code.leave(left) } else { code.leave_unclaimed(left) };
+            // What is no aggregate has a wrong length, or something behind it.
+            code.a.load(Size::W, Reg::R1, CONTEXT, packet::GSO_SIZE);
+            code.a.jump_if_value(If::Eq, Reg::R1, 0, exit);
+            Flows::Received { is_v4: form.is_v4() }.remember(code, maps);
+            code.a.jump(exit);
+        }
         match self.header {
             Some((_, label)) if matches!(form.carrier, Carrier::Gue(_)) => refuse::judge_gue(code, form, label),
             Some((why, label)) => refuse::judge_overlay(code, form, why, label),
@@ -121,7 +147,7 @@ impl Later {
 
 /// Checks that the packet is addressed to this host and not to a VLAN on the interface, is no fragment and has a
 /// correct header checksum; others are left to the kernel.
-fn read_ip(code: &mut Code, form: &Form) {
+fn read_ip(code: &mut Code, form: &Form, later: &mut Later) {
     let out = code.out;
     code.a.load(Size::W, Reg::R1, CONTEXT, packet::TYPE);
     code.a.jump_if_value(If::Ne, Reg::R1, 0, out);
@@ -187,7 +213,7 @@ fn read_ip(code: &mut Code, form: &Form) {
     }
     code.a.store(Size::D, Reg::R10, TOTAL, Reg::R1);
     if form.carrier != Carrier::Bare {
-        let length = code.leave_unclaimed(Counter::OuterLength);
+        let length = later.joined(code, false);
         code.a.load(Size::H, Reg::R2, Reg::R10, OUTER + form.ip_len() + udp::LENGTH);
         code.a.swap(Reg::R2, 16);
         code.a.op_value(Op::Add, Reg::R2, i32::from(form.ip_len()));
@@ -410,7 +436,8 @@ fn find_peer(code: &mut Code, form: &Form, table: &TableMaps<'_>) {
 /// Checks version and length of the inner packet, and its source address unless frames are inside, whose addresses the
 /// tunnel does not check. Afterwards R4 is its DSCP and ECN byte.
 fn check_inner(code: &mut Code, form: &Form, later: &mut Later) {
-    let length = code.leave(Counter::OuterLength);
+    let length =
+        if form.carrier == Carrier::Bare { code.leave(Counter::OuterLength) } else { later.joined(code, true) };
     // Of what is in a frame the daemon wants to know less.
     let [malformed, version, source] = if form.carrier.has_frames() {
         [Counter::InnerMalformed, Counter::InnerVersion, Counter::InnerSource].map(|why| code.leave(why))

@@ -48,6 +48,7 @@ mod ingress;
 mod layout;
 mod lengths;
 mod map;
+mod order;
 mod path;
 mod peer_path;
 mod peer_table;

@@ -15,6 +15,7 @@ use crate::counters::{COUNT, Counts};
 use crate::form::{self, Direction, Route, obstacle};
 use crate::layout::{ETHERNET_LEN, peer, settings, station, tunnel};
 use crate::map::Map;
+use crate::order::FLOWS;
 use crate::receive_form::Abilities;
 use crate::refuse::{self, DROPPED_COUNT};
 use crate::sys::{self, Hook, MapKind, ProgramKind};
@@ -83,6 +84,8 @@ pub struct Path {
     peers: Map,
     stations: Map,
     counters: Map,
+    /// Flows that are left to the daemon.
+    flows: Map,
     /// Remotes by address.
     senders: Map,
     /// Counters of the packets of these and other senders that the program drops.
@@ -149,6 +152,7 @@ impl Path {
             )?,
             stations: create(MapKind::Array, 4, station::LEN, count + 1, "segue_stations")?,
             counters: create(MapKind::PerCpuArray, 4, 8 * COUNT, count + 1, "segue_counters")?,
+            flows: create(MapKind::LruHash, 8, 8, FLOWS, "segue_flows")?,
             senders: create(MapKind::Hash, if is_v4 { 4 } else { 16 }, 4, count, "segue_senders")?,
             dropped: create(MapKind::PerCpuArray, 4, 8 * DROPPED_COUNT, 1, "segue_dropped")?,
             egress: None,
@@ -280,6 +284,7 @@ impl Path {
         Maps {
             settings: self.settings.as_fd(),
             counters: self.counters.as_fd(),
+            flows: self.flows.as_fd(),
             tunnels: Tunnels::Single {
                 by_interface: self.tunnels.as_fd(),
                 by_packet: self.peers.as_fd(),

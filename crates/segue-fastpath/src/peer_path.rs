@@ -23,6 +23,7 @@ use crate::form::{self, Direction, PeerEndpoint, Place, Route, obstacle};
 use crate::layout::{ETHERNET_LEN, peer_counts, settings, tunnel};
 use crate::lengths::Lengths;
 use crate::map::Map;
+use crate::order::FLOWS;
 use crate::path::{EGRESS, Error, INGRESS, REDIRECTED, UNREMOVED, assembled, received, refused};
 use crate::receive_form::Abilities;
 use crate::sys::{self, Hook, MapKind, ProgramKind};
@@ -128,6 +129,8 @@ impl Family {
 pub struct PeerPath {
     settings: Map,
     counters: Map,
+    /// Flows that are left to the daemon.
+    flows: Map,
     peer_counters: Map,
     v4: Family,
     v6: Family,
@@ -178,6 +181,7 @@ impl PeerPath {
         let mut path = PeerPath {
             settings: Map::create(MapKind::Array, 4, settings::LEN, 1, "segue_settings").map_err(&step)?,
             counters: Map::create(MapKind::PerCpuArray, 4, 8 * COUNT, count + 1, "segue_counters").map_err(&step)?,
+            flows: Map::create(MapKind::LruHash, 8, 8, FLOWS, "segue_flows").map_err(&step)?,
             peer_counters: Map::create(MapKind::Array, 4, peer_counts::LEN, most.max(1), "segue_peers")
                 .map_err(&step)?,
             v4: Family::create(true, most.max(1)).map_err(&step)?,
@@ -291,7 +295,12 @@ impl PeerPath {
 
     fn maps(&self) -> Maps<'_> {
         let table = TableMaps { v4: self.v4.maps(), v6: self.v6.maps(), counters: self.peer_counters.as_fd() };
-        Maps { settings: self.settings.as_fd(), counters: self.counters.as_fd(), tunnels: Tunnels::Table(table) }
+        Maps {
+            settings: self.settings.as_fd(),
+            counters: self.counters.as_fd(),
+            flows: self.flows.as_fd(),
+            tunnels: Tunnels::Table(table),
+        }
     }
 
     fn family(&self, address: IpAddr) -> &Family {
