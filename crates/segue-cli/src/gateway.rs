@@ -46,6 +46,14 @@ fn check(plan: &Plan, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
         for capability in needed.iter().filter(|capability| !capability.is_in(caps)) {
             notes.push(format!("this user lacks {} and cannot open {}", capability.name(), end.name));
         }
+        if plan.workers > 1 && ![Capability::Bpf, Capability::SysAdmin].iter().any(|capability| capability.is_in(caps))
+        {
+            let (lacks, dev) = (Capability::Bpf.name(), &end.name);
+            notes.push(match &end.what {
+                EndpointKind::Tap { .. } => format!("this user lacks {lacks} and cannot spread {dev} over workers"),
+                _ => format!("this user lacks {lacks}, so that fragments on {dev} may be overtaken by whole datagrams"),
+            });
+        }
     }
     if out.json {
         let mut value = json!({ "schema": SCHEMA, "event": "check", "notes": notes });

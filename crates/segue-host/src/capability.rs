@@ -17,6 +17,8 @@ pub enum Capability {
     SysResource = 24,
     /// Permission to observe performance, with which the verifier of BPF programs accepts more of them.
     Perfmon = 38,
+    /// Permission to load BPF programs.
+    Bpf = 39,
 }
 
 impl Capability {
@@ -30,6 +32,7 @@ impl Capability {
             Capability::SysAdmin => "CAP_SYS_ADMIN",
             Capability::SysResource => "CAP_SYS_RESOURCE",
             Capability::Perfmon => "CAP_PERFMON",
+            Capability::Bpf => "CAP_BPF",
         }
     }
 

@@ -249,6 +249,38 @@ fn two_workers_share_the_flows_of_a_gateway_and_none_is_reordered() {
     }
 }
 
+/// Tests a gateway whose user may load no programs: it starts with a note, and both workers share the flows.
+#[test]
+fn without_the_right_to_load_programs_a_gateway_has_the_hash_of_the_kernel_and_says_so() {
+    let Some(ground) = Ground::apart(test_name!(), &["setpriv", "taskset"]) else { return };
+    on_one_processor();
+    let middle = Host::new("middle").unwrap();
+    cable(&ground.a, &middle, "e1", "198.18.0.1/24");
+    cable(&ground.b, &middle, "e2", "198.18.0.2/24");
+    let words = ["gateway", "e1", "e2", "--name", "gw0", "--workers", "2"];
+    let start = |more: &[&str]| {
+        let mut command = middle.command("setpriv");
+        command.args(["--inh-caps=-all", "--bounding-set=-bpf,-sys_admin"]).arg(&ground.program).args(words).args(more);
+        Process::spawn(command, b"").expect("segue starts")
+    };
+    let mut check = start(&["--check"]);
+    assert_eq!(check.wait(PATIENCE).unwrap().code(), Some(0), "{}", check.stderr());
+    let text = check.stdout() + &check.stderr();
+    assert!(text.contains("lacks CAP_BPF, so that fragments on e1 may be overtaken"), "{text}");
+    let mut gateway = start(&["-j"]);
+    gateway.wait_for_line(r#""event":"up""#, PATIENCE).unwrap();
+    let text = gateway.stdout() + &gateway.stderr();
+    assert!(text.contains("e1: whole and fragmented datagrams of a flow may overtake each other"), "{text}");
+    let [a, b] = [(&ground.a, "198.18.0.1"), (&ground.b, "198.18.0.2")]
+        .map(|(host, address)| Place { host, address: address.parse().unwrap() });
+    reach((a.host, a.address), (b.host, b.address), PATIENCE).unwrap();
+    for datagrams in &DATAGRAMS[..2] {
+        assert_eq!(overtaken(a, b, *datagrams), 0, "{datagrams:?}");
+    }
+    all_share(&Stat::read(&middle, &ground.program, "gw0"), ["e1", "e2"]);
+    assert_eq!(gateway.stop(PATIENCE).and_then(|end| end.code()), Some(0));
+}
+
 #[test]
 fn a_router_stays_at_one_worker_and_says_so_by_name() {
     let Some(ground) = Ground::apart(test_name!(), &[]) else { return };

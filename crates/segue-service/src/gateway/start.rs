@@ -14,7 +14,6 @@ use segue_datapath::gateway::{self, Fragments, Gateway, Parts, PortConfig};
 use segue_datapath::knobs::Knobs;
 use segue_datapath::pipeline::Pipeline;
 use segue_datapath::router;
-use segue_fastpath::Steered;
 use segue_host::netlink::{Link, Netlink};
 use segue_host::sys;
 use segue_port::packet_socket::{self, Buffers, PacketConfig, PacketPort, PacketSocket};
@@ -33,7 +32,7 @@ use crate::daemon::{AssembleMore, Complaints, NAMING, Opened};
 use crate::diagnose::{self, Purpose};
 use crate::fault::Vitals;
 use crate::report::Report;
-use crate::steering::steering_program;
+use crate::steering::socket_program;
 use crate::tap::Tap;
 use crate::vhost;
 
@@ -288,8 +287,9 @@ fn interface(end: &Endpoint, plan: &Plan, out: &dyn Report) -> Result<OpenedEndp
     if plan.workers <= 1 {
         return Ok((Box::new(PacketPort::open(&config).map_err(failed)?), Vec::new()));
     }
-    let program = steering_program(&end.name, Steered::Sockets)?;
-    let mut sockets = PacketSocket::open_spread(&config, plan.workers, Some(program.as_fd())).map_err(failed)?;
+    let program = socket_program(&end.name, out)?;
+    let program = program.as_ref().map(AsFd::as_fd);
+    let mut sockets = PacketSocket::open_spread(&config, plan.workers, program).map_err(failed)?;
     // Its ring is mapped in the process that moves packets, by the first receive.
     let first = PacketPort::from(sockets.remove(0));
     let pack = |socket: PacketSocket| -> Packed {
