@@ -16,6 +16,8 @@ pub(crate) struct Maps<'a> {
     pub(crate) counters: BorrowedFd<'a>,
     /// Flows that are left to the daemon, with the time of their last packet.
     pub(crate) flows: BorrowedFd<'a>,
+    /// Whether there are any.
+    pub(crate) marks: BorrowedFd<'a>,
     pub(crate) tunnels: Tunnels<'a>,
 }
 

@@ -55,7 +55,7 @@ pub(crate) const LEFT: &[(Counter, &str, &str)] = &[
     (
         Counter::BehindTrain,
         "behind_train",
-        "A single packet of a flow whose trains are left, which would overtake them.",
+        "A packet of a flow of which others were left, such as trains: it would overtake them.",
     ),
     (Counter::TooBig, "too_big", "Larger than the path MTU."),
     (Counter::InnerLength, "inner_length", "A length that contradicts the IP header to be sent."),

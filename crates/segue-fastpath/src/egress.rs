@@ -242,7 +242,14 @@ fn check_size(code: &mut Code, form: Form, maps: &Maps<'_>) {
     code.a.load(Size::W, Reg::R2, TUNNEL, tunnel::HEADER_LEN);
     code.a.op(Op::Add, Reg::R1, Reg::R2);
     code.a.load(Size::W, Reg::R3, TUNNEL, tunnel::MTU);
-    code.a.jump_if(If::Gt, Reg::R1, Reg::R3, too_big);
+    let (exceeds, fits) = (code.a.label(), code.a.label());
+    code.a.jump_if(If::Gt, Reg::R1, Reg::R3, exceeds);
+    code.a.jump(fits);
+    code.a.place(exceeds);
+    // The daemon may send it in fragments.
+    Flows::Sent.remember(code, maps);
+    code.a.jump(too_big);
+    code.a.place(fits);
     code.a.copy(Reg::R1, LEN);
     code.a.op(Op::Add, Reg::R1, Reg::R2);
     let most = if form.is_v4 { 0xffff } else { 0xffff + i32::from(ipv6::LEN) };

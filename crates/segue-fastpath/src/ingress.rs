@@ -38,7 +38,7 @@ pub(crate) fn program(form: &Form, maps: &Maps<'_>) -> Result<Vec<Instruction>, 
     let mut code = Code::begin(maps, index);
     code.judges = form.carrier != Carrier::Bare && matches!(maps.tunnels, Tunnels::Single { .. });
     let mut later = Later::default();
-    read_ip(&mut code, form, &mut later);
+    read_ip(&mut code, form);
     read_tunnel_headers(&mut code, form, &mut later);
     if let Tunnels::Single { by_packet, .. } = maps.tunnels {
         find_tunnel(&mut code, form, by_packet, &mut later);
@@ -50,11 +50,11 @@ pub(crate) fn program(form: &Form, maps: &Maps<'_>) -> Result<Vec<Instruction>, 
         find_peer(&mut code, form, table);
     }
     check_inner(&mut code, form, &mut later);
-    if form.carrier != Carrier::Bare {
+    if form.carrier != Carrier::Bare || !form.abilities.clears_marks {
         let behind = code.leave(Counter::BehindTrain);
         // What R4 holds is needed afterwards.
         code.a.store(Size::D, Reg::R10, MARK, Reg::R4);
-        Flows::Received { is_v4: form.is_v4() }.follow(&mut code, maps, behind);
+        Flows::Received.follow(&mut code, maps, behind);
         code.a.load(Size::D, Reg::R4, Reg::R10, MARK);
     }
     ecn::combine(&mut code, form);
@@ -62,7 +62,7 @@ pub(crate) fn program(form: &Form, maps: &Maps<'_>) -> Result<Vec<Instruction>, 
         checksum::check(&mut code, form);
     }
     if !form.abilities.clears_marks {
-        check_destination(&mut code, form, maps);
+        check_destination(&mut code, form, maps, &mut later);
     }
     code.note_segments();
     remove_headers(&mut code, form);
@@ -83,8 +83,8 @@ struct Later {
     station: Option<Label>,
     version: Option<Label>,
     source: Option<Label>,
-    /// Datagrams that were joined, before a tunnel was found and afterwards.
-    joined: [Option<Label>; 2],
+    joined: Option<Label>,
+    forwarded: Option<Label>,
 }
 
 impl Later {
@@ -106,20 +106,24 @@ impl Later {
     }
 
     /// Returns the label for lengths that disagree, as those of joined datagrams do.
-    fn joined(&mut self, code: &mut Code, is_claimed: bool) -> Label {
-        *self.joined[usize::from(is_claimed)].get_or_insert_with(|| code.a.label())
+    fn joined(&mut self, code: &mut Code) -> Label {
+        *self.joined.get_or_insert_with(|| code.a.label())
+    }
+
+    /// Returns the label for aggregates that this host would forward.
+    fn forwarded(&mut self, code: &mut Code) -> Label {
+        *self.forwarded.get_or_insert_with(|| code.a.label())
     }
 
     fn judge(self, code: &mut Code, form: &Form, maps: &Maps<'_>) {
-        for (label, is_claimed) in self.joined.into_iter().zip([false, true]) {
+        for (label, left) in [(self.joined, Counter::OuterLength), (self.forwarded, Counter::Forwarded)] {
             let Some(label) = label else { continue };
+            let exit = code.leave(left);
             code.a.place(label);
-            let left = Counter::OuterLength;
-            let exit = if is_claimed { code.leave(left) } else { code.leave_unclaimed(left) };
             // What is no aggregate has a wrong length, or something behind it.
             code.a.load(Size::W, Reg::R1, CONTEXT, packet::GSO_SIZE);
             code.a.jump_if_value(If::Eq, Reg::R1, 0, exit);
-            Flows::Received { is_v4: form.is_v4() }.remember(code, maps);
+            Flows::Received.remember(code, maps);
             code.a.jump(exit);
         }
         match self.header {
@@ -147,7 +151,7 @@ impl Later {
 
 /// Checks that the packet is addressed to this host and not to a VLAN on the interface, is no fragment and has a
 /// correct header checksum; others are left to the kernel.
-fn read_ip(code: &mut Code, form: &Form, later: &mut Later) {
+fn read_ip(code: &mut Code, form: &Form) {
     let out = code.out;
     code.a.load(Size::W, Reg::R1, CONTEXT, packet::TYPE);
     code.a.jump_if_value(If::Ne, Reg::R1, 0, out);
@@ -213,7 +217,7 @@ fn read_ip(code: &mut Code, form: &Form, later: &mut Later) {
     }
     code.a.store(Size::D, Reg::R10, TOTAL, Reg::R1);
     if form.carrier != Carrier::Bare {
-        let length = later.joined(code, false);
+        let length = code.leave_unclaimed(Counter::OuterLength);
         code.a.load(Size::H, Reg::R2, Reg::R10, OUTER + form.ip_len() + udp::LENGTH);
         code.a.swap(Reg::R2, 16);
         code.a.op_value(Op::Add, Reg::R2, i32::from(form.ip_len()));
@@ -436,8 +440,7 @@ fn find_peer(code: &mut Code, form: &Form, table: &TableMaps<'_>) {
 /// Checks version and length of the inner packet, and its source address unless frames are inside, whose addresses the
 /// tunnel does not check. Afterwards R4 is its DSCP and ECN byte.
 fn check_inner(code: &mut Code, form: &Form, later: &mut Later) {
-    let length =
-        if form.carrier == Carrier::Bare { code.leave(Counter::OuterLength) } else { later.joined(code, true) };
+    let length = if form.carrier == Carrier::Bare { code.leave(Counter::OuterLength) } else { later.joined(code) };
     // Of what is in a frame the daemon wants to know less.
     let [malformed, version, source] = if form.carrier.has_frames() {
         [Counter::InnerMalformed, Counter::InnerVersion, Counter::InnerSource].map(|why| code.leave(why))
@@ -525,8 +528,8 @@ fn check_source6(code: &mut Code, malformed: Label, source: Label) {
 /// Leaves aggregates that this host would forward to the daemon: decapsulated by the program they keep the tunnel's
 /// marks, by which other tunnels and some interfaces would segment them wrongly. Frames for another station are
 /// forwarded by a bridge.
-fn check_destination(code: &mut Code, form: &Form, maps: &Maps<'_>) {
-    let (forwarded, malformed) = (code.leave(Counter::Forwarded), code.leave(Counter::InnerMalformed));
+fn check_destination(code: &mut Code, form: &Form, maps: &Maps<'_>, later: &mut Later) {
+    let (forwarded, malformed) = (later.forwarded(code), code.leave(Counter::InnerMalformed));
     let (v4, filled, stays) = (code.a.label(), code.a.label(), code.a.label());
     code.a.load(Size::W, Reg::R1, CONTEXT, packet::GSO_SIZE);
     code.a.jump_if_value(If::Eq, Reg::R1, 0, stays);

@@ -19,11 +19,14 @@ pub(crate) mod settings {
     pub(crate) const INTERFACE: i16 = 4;
     /// Millisecond in which a packet that would be dropped last went to the daemon, 64 bits; the programs write it.
     pub(crate) const PASSED: i16 = 8;
-    /// Whether a train of datagrams to be sent was left to the daemon, 32 bits; the programs write it.
-    pub(crate) const SENT_TRAINS: i16 = 16;
-    /// Whether received datagrams that were joined were left to the daemon, 32 bits; the programs write it.
-    pub(crate) const RECEIVED_TRAINS: i16 = 20;
-    pub(crate) const LEN: usize = 24;
+    pub(crate) const LEN: usize = 16;
+}
+
+/// Marks that the programs set when they remember the first flow that is left to the daemon, 32 bits each.
+pub(crate) mod marks {
+    pub(crate) const SENT: i32 = 0;
+    pub(crate) const RECEIVED: i32 = 4;
+    pub(crate) const LEN: usize = 8;
 }
 
 /// Fields of the values in the map of tunnels by interface and in the maps of peers by inner addresses.

@@ -13,7 +13,7 @@ use crate::attach::{Filters, attach, mark};
 use crate::code::{LICENCE, Maps, Tunnels};
 use crate::counters::{COUNT, Counts};
 use crate::form::{self, Direction, Route, obstacle};
-use crate::layout::{ETHERNET_LEN, peer, settings, station, tunnel};
+use crate::layout::{ETHERNET_LEN, marks, peer, settings, station, tunnel};
 use crate::map::Map;
 use crate::order::FLOWS;
 use crate::receive_form::Abilities;
@@ -86,6 +86,7 @@ pub struct Path {
     counters: Map,
     /// Flows that are left to the daemon.
     flows: Map,
+    marks: Map,
     /// Remotes by address.
     senders: Map,
     /// Counters of the packets of these and other senders that the program drops.
@@ -153,6 +154,7 @@ impl Path {
             stations: create(MapKind::Array, 4, station::LEN, count + 1, "segue_stations")?,
             counters: create(MapKind::PerCpuArray, 4, 8 * COUNT, count + 1, "segue_counters")?,
             flows: create(MapKind::LruHash, 8, 8, FLOWS, "segue_flows")?,
+            marks: create(MapKind::Array, 4, marks::LEN, 1, "segue_marks")?,
             senders: create(MapKind::Hash, if is_v4 { 4 } else { 16 }, 4, count, "segue_senders")?,
             dropped: create(MapKind::PerCpuArray, 4, 8 * DROPPED_COUNT, 1, "segue_dropped")?,
             egress: None,
@@ -285,6 +287,7 @@ impl Path {
             settings: self.settings.as_fd(),
             counters: self.counters.as_fd(),
             flows: self.flows.as_fd(),
+            marks: self.marks.as_fd(),
             tunnels: Tunnels::Single {
                 by_interface: self.tunnels.as_fd(),
                 by_packet: self.peers.as_fd(),

@@ -20,7 +20,7 @@ use crate::attach::{Filters, attach, mark};
 use crate::code::{FamilyMaps, LICENCE, Maps, TableMaps, Tunnels};
 use crate::counters::{COUNT, Counts};
 use crate::form::{self, Direction, PeerEndpoint, Place, Route, obstacle};
-use crate::layout::{ETHERNET_LEN, peer_counts, settings, tunnel};
+use crate::layout::{ETHERNET_LEN, marks, peer_counts, settings, tunnel};
 use crate::lengths::Lengths;
 use crate::map::Map;
 use crate::order::FLOWS;
@@ -131,6 +131,7 @@ pub struct PeerPath {
     counters: Map,
     /// Flows that are left to the daemon.
     flows: Map,
+    marks: Map,
     peer_counters: Map,
     v4: Family,
     v6: Family,
@@ -182,6 +183,7 @@ impl PeerPath {
             settings: Map::create(MapKind::Array, 4, settings::LEN, 1, "segue_settings").map_err(&step)?,
             counters: Map::create(MapKind::PerCpuArray, 4, 8 * COUNT, count + 1, "segue_counters").map_err(&step)?,
             flows: Map::create(MapKind::LruHash, 8, 8, FLOWS, "segue_flows").map_err(&step)?,
+            marks: Map::create(MapKind::Array, 4, marks::LEN, 1, "segue_marks").map_err(&step)?,
             peer_counters: Map::create(MapKind::Array, 4, peer_counts::LEN, most.max(1), "segue_peers")
                 .map_err(&step)?,
             v4: Family::create(true, most.max(1)).map_err(&step)?,
@@ -299,6 +301,7 @@ impl PeerPath {
             settings: self.settings.as_fd(),
             counters: self.counters.as_fd(),
             flows: self.flows.as_fd(),
+            marks: self.marks.as_fd(),
             tunnels: Tunnels::Table(table),
         }
     }

@@ -56,9 +56,9 @@ pub enum Steered {
 /// result, of which the kernel takes the remainder, is a hash of addresses, protocol and ports.
 ///
 /// The later fragments of a packet, which have no ports, have the result of the first one, as long as it arrives before
-/// them and is among the last 4096 of the device or group; otherwise that of their addresses and protocol. Up to four
-/// extension headers of IPv6 are followed, and two VLAN tags with sockets, one otherwise; frames that are not IP are
-/// distinguished by their Ethernet addresses.
+/// them and is among about the last 4096 that the program has seen; otherwise that of their addresses, of IPv4 with the
+/// protocol. Up to four extension headers of IPv6 are followed, and two VLAN tags with sockets, one otherwise; frames
+/// that are not IP are distinguished by their Ethernet addresses.
 ///
 /// # Errors
 /// The kernel's refusal: EPERM without CAP_BPF, ENOSYS without BPF; [`io::ErrorKind::Unsupported`] on a big-endian
