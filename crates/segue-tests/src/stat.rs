@@ -56,7 +56,7 @@ impl Stat {
 
     /// Returns the drops without those at a full socket: senders are faster than a worker that the machine leaves no
     /// time, and what they send again is no fault of the tunnel.
-    pub fn drops_with_time(&self) -> BTreeMap<String, u64> {
+    pub fn drops_but_overflow(&self) -> BTreeMap<String, u64> {
         let mut drops = self.drops();
         drops.remove("socket_overflow");
         drops

@@ -184,6 +184,15 @@ pub fn datagram_train(from: Place<'_>, to: Place<'_>, size: u16, count: usize, s
     }
 }
 
+/// Returns a counter of a host's TCP (`/proc/net/netstat`).
+#[track_caller]
+pub fn tcp_counter(host: &Host, name: &str) -> u64 {
+    let text = host.run("cat", &["/proc/net/netstat"]).unwrap();
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("TcpExt: "));
+    let [names, values] = [(); 2].map(|()| lines.next().unwrap().split(' '));
+    names.zip(values).find(|(known, _)| *known == name).unwrap().1.parse().unwrap()
+}
+
 /// Opens a UDP socket at an endpoint, with a time limit for receiving.
 #[track_caller]
 pub fn socket(place: Place<'_>) -> UdpSocket {

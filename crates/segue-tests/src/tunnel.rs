@@ -267,11 +267,11 @@ impl<'a> Pair<'a> {
 
     /// Asserts that neither end has dropped a packet that it should have carried. The kernel itself sends IPv6 (router
     /// solicitations, multicast reports) into every interface, which a tunnel of IPv4 refuses under `inner_version`.
-    /// See [`Stat::drops_with_time`] for full sockets.
+    /// See [`Stat::drops_but_overflow`] for full sockets.
     #[track_caller]
     pub fn assert_nothing_dropped(&self) {
         for (end, stat) in ["A", "B"].into_iter().zip(self.stat()) {
-            let mut drops = stat.drops_with_time();
+            let mut drops = stat.drops_but_overflow();
             if !self.shape.inside.families().contains(&Family::V6) {
                 drops.remove("inner_version");
             }

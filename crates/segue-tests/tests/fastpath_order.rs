@@ -1,5 +1,4 @@
-//! Tests of the order of datagrams where the in-kernel path moves single packets and the daemon the trains of the same
-//! flow.
+//! Tests of the order of packets where the in-kernel path moves some of a flow and the daemon others.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -130,11 +129,7 @@ const BURSTS: u64 = 300;
 /// Sends bursts and small segments of one connection, and returns how many segments arrived out of order.
 #[track_caller]
 fn out_of_order(from: Place<'_>, to: Place<'_>) -> u64 {
-    let late = || {
-        let text = to.host.run("nstat", &["-asz", "TcpExtTCPOFOQueue"]).unwrap();
-        let value = text.lines().find_map(|line| line.strip_prefix("TcpExtTCPOFOQueue")).expect("the counter");
-        value.split_whitespace().next().and_then(|count| count.parse::<u64>().ok()).expect("a count")
-    };
+    let late = || traffic::tcp_counter(to.host, "TCPOFOQueue");
     let listener = traffic::inside(to.host, || TcpListener::bind((to.address, 0))).unwrap();
     let near = traffic::inside(from.host, || TcpStream::connect(listener.local_addr().unwrap())).unwrap();
     let (mut far, _) = listener.accept().unwrap();
@@ -162,7 +157,7 @@ fn out_of_order(from: Place<'_>, to: Place<'_>) -> u64 {
 #[test]
 fn single_segments_do_not_overtake_forwarded_aggregates_of_their_connection() {
     for form in [LinkForm::Veth, LinkForm::Nic] {
-        let Some(ground) = ground(test_name!(), form, &["nstat"]) else { return };
+        let Some(ground) = ground(test_name!(), form, &[]) else { return };
         let Ok(third) = Host::new("c") else { return skip(test_name!(), "no third host could be made") };
         ip(&ground.b, &format!("link add far type veth peer name eth9 netns {}", third.net_path()));
         for (host, device, last) in [(&ground.b, "far", 1), (&third, "eth9", 2)] {

@@ -37,7 +37,7 @@ fn at(text: &str) -> IpAddr {
 /// Returns the drops of a tunnel, without those at a full socket and those of multicast packets that the host's kernel
 /// sends.
 fn drops(stat: &Stat) -> BTreeMap<String, u64> {
-    let mut drops = stat.drops_with_time();
+    let mut drops = stat.drops_but_overflow();
     drops.remove("no_group");
     drops
 }

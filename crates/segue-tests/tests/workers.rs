@@ -113,14 +113,6 @@ fn overtaken(a: Place<'_>, b: Place<'_>, datagrams: Datagrams) -> usize {
     flows.iter().flat_map(|numbers| numbers.windows(2)).filter(|pair| pair[0] > pair[1]).count()
 }
 
-/// Returns a counter of a host's TCP (`/proc/net/netstat`).
-fn tcp(host: &Host, name: &str) -> u64 {
-    let text = host.run("cat", &["/proc/net/netstat"]).unwrap();
-    let mut lines = text.lines().filter_map(|line| line.strip_prefix("TcpExt: "));
-    let [names, values] = [(); 2].map(|()| lines.next().unwrap().split(' '));
-    names.zip(values).find(|(known, _)| *known == name).unwrap().1.parse().unwrap()
-}
-
 /// Returns the numbers of packets that interfaces and TCP of the hosts, and instances, have dropped, by place.
 #[track_caller]
 fn drops(hosts: &[&Host], instances: &[Stat]) -> BTreeMap<String, u64> {
@@ -136,7 +128,7 @@ fn drops(hosts: &[&Host], instances: &[Stat]) -> BTreeMap<String, u64> {
             }
         }
         for name in ["TCPBacklogDrop", "TCPRcvQDrop"] {
-            drops.insert(format!("{}: {name}", host.name()), tcp(host, name));
+            drops.insert(format!("{}: {name}", host.name()), traffic::tcp_counter(host, name));
         }
     }
     for (at, stat) in instances.iter().enumerate() {
@@ -154,7 +146,7 @@ fn drops(hosts: &[&Host], instances: &[Stat]) -> BTreeMap<String, u64> {
 /// If something was dropped in every round.
 #[track_caller]
 fn out_of_order(a: Place<'_>, b: Place<'_>, hosts: &[&Host], instances: impl Fn() -> Vec<Stat>) -> u64 {
-    let late = || [a, b].map(|place| tcp(place.host, "TCPOFOQueue")).iter().sum::<u64>();
+    let late = || [a, b].map(|place| traffic::tcp_counter(place.host, "TCPOFOQueue")).iter().sum::<u64>();
     let mut lossy: Vec<BTreeMap<String, u64>> = Vec::new();
     for (connections, bytes) in RATES {
         let buffers = format!("4096 {bytes} {bytes}");
