@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use memory::{Carries, Memory, Wire, counter, in_both_forms, parts};
+use segue::checksum::Sum;
 use segue::encap::{Carrier, Config, Encapsulator, GreOptions, Identity, Mode, OuterCsum};
 use segue::gro;
 use segue::gso::Limits;
@@ -578,6 +579,46 @@ fn a_packet_of_another_flow_passes_trains_that_wait_and_they_keep_their_order() 
         assert_eq!(here.outside.borrow().sent.len(), 13);
         assert!(here.outside.borrow().sent[12].len() < 1000);
     });
+}
+
+#[test]
+fn fragments_that_wait_stay_in_the_order_of_the_whole_datagrams_of_their_flow() {
+    in_both_forms(|| {
+        let mut here = bench(64);
+        let knobs = Knobs::of(|dial| here.tunnel.tune(dial));
+        knobs.set("net.fq.dev.udp.enable_fq", 1).unwrap();
+        knobs.follow(&mut 0, |dial| here.tunnel.tune(dial));
+        // What fills the queues, and one flow of which every second datagram comes in three fragments.
+        let mut sender = Sender::udp(Ip::V4(V4::new(1, 3, 2)), 9);
+        let mixed: Vec<Vec<u8>> = (0..8).flat_map(|number| fragmented(&sender.send(3000, 0).bytes(), number)).collect();
+        here.inside.borrow_mut().waiting.extend(long(6).into_iter().chain(mixed.iter().cloned()));
+        while here.rounds(1) == Round::More {}
+        let all = here.outside.borrow().sent.clone();
+        let sent: Vec<&Vec<u8>> = all.iter().filter(|sent| sent.len() < 4000).collect();
+        let place = |sent: &&Vec<u8>| mixed.iter().position(|packet| sent.ends_with(packet));
+        let places: Vec<Option<usize>> = sent.iter().map(place).collect();
+        assert_eq!(places, (0..mixed.len()).map(Some).collect::<Vec<_>>());
+        assert_eq!(here.counter("udp", Group::Port, "queued"), 22);
+    });
+}
+
+/// Returns a datagram over IPv4 with this identification, whole where that is even, otherwise in three fragments.
+fn fragmented(whole: &[u8], number: u16) -> Vec<Vec<u8>> {
+    let (header, data) = whole.split_at(20);
+    let len = if number.is_multiple_of(2) { data.len() } else { 1200 };
+    let part = |(at, part): (usize, &[u8])| {
+        let offset = at * len;
+        let more = u16::from(offset + part.len() < data.len()) << 13;
+        let mut bytes = header.to_vec();
+        bytes[2..4].copy_from_slice(&(20 + part.len() as u16).to_be_bytes());
+        bytes[4..6].copy_from_slice(&number.to_be_bytes());
+        bytes[6..8].copy_from_slice(&(more | (offset / 8) as u16).to_be_bytes());
+        bytes[10..12].fill(0);
+        let checksum = !Sum::of(&bytes).fold();
+        bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
+        [&bytes[..], part].concat()
+    };
+    data.chunks(len).enumerate().map(part).collect()
 }
 
 /// Tests that an interface that does not take the ICMP errors about queued packets is waited for.

@@ -1,8 +1,8 @@
 //! Packets queued by flow for the outside port or for the inside ports.
 
-use segue::encap::mark_congestion;
+use segue::encap::{Flows, mark_congestion};
 use segue::hash::Key;
-use segue::packet::{Kind, Packet};
+use segue::packet::Packet;
 use segue::reason::Counts;
 use segue::time::Nanos;
 use segue_port::{Page, RxBatch};
@@ -41,7 +41,7 @@ pub(super) enum Direction {
 #[derive(Debug)]
 pub(super) struct Queues {
     directions: [FlowQueues<Waiting>; 2],
-    key: Key,
+    flows: Flows,
     settings: QueueSettings,
     /// Number of packets and trains that were queued.
     queued: u64,
@@ -52,10 +52,12 @@ pub(super) struct Queues {
 }
 
 impl Queues {
-    /// Returns empty queues; `key` is the hash key of flows.
+    /// Returns empty queues; `key` is the key by which flows are spread over them.
     pub(super) fn new(key: Key, settings: QueueSettings) -> Queues {
         let directions = [(); 2].map(|()| FlowQueues::new(settings.config()));
-        Queues { directions, key, settings, queued: 0, marked: 0, full: 0 }
+        let [low, high] = key.0;
+        let seed = std::array::from_fn(|at| if at < 8 { low.to_le_bytes()[at] } else { high.to_le_bytes()[at - 8] });
+        Queues { directions, flows: Flows::new(seed), settings, queued: 0, marked: 0, full: 0 }
     }
 
     /// Applies changed queue settings. What waits is sent in its order, even where queues are off from now on.
@@ -83,7 +85,7 @@ impl Queues {
 
     /// Queues a packet for the tunnel with the given index.
     pub(super) fn push(&mut self, direction: Direction, member: usize, packet: Box<Packet<Page>>, now: Nanos) {
-        let (hash, bytes) = (flow(&packet, self.key), packet.len());
+        let (hash, bytes) = (self.flows.of(&packet), packet.len());
         self.directions[direction as usize].push((member, packet), hash, bytes, now);
         self.queued += 1;
     }
@@ -121,28 +123,4 @@ impl Queues {
             sink.put(name, Group::Port, key, value);
         }
     }
-}
-
-/// Returns the flow hash of a packet: over addresses and ports, or MAC addresses where there is no IP.
-fn flow(packet: &Packet<Page>, key: Key) -> u64 {
-    let head = packet.head.bytes();
-    let Some(ip) = packet.layout.outer_ip() else { return key.hash(&head[..head.len().min(14)]) };
-    let mut bytes = [0; 37];
-    let mut len = 0;
-    let mut add = |part: Option<&[u8]>| {
-        for (to, from) in bytes[len..].iter_mut().zip(part.unwrap_or(&[])) {
-            *to = *from;
-            len += 1;
-        }
-    };
-    let header = head.get(ip.start()..ip.end()).unwrap_or(&[]);
-    let is_v4 = header.first().is_some_and(|first| first >> 4 == 4);
-    add(header.get(if is_v4 { 12..20 } else { 8..40 }));
-    add(header.get(if is_v4 { 9..10 } else { 6..7 }));
-    // The ports of the outermost transport: a train in a tunnel and the packet behind it are of one flow, of which only
-    // the train was parsed further inside.
-    let next = packet.layout.inside_outer_ip().first().filter(|header| matches!(header.kind, Kind::Tcp | Kind::Udp));
-    let ports = next.map(|header| header.start()).and_then(|start| head.get(start..start + 4));
-    add(ports.or_else(|| packet.transport().and_then(|(_, transport)| transport.get(..4))));
-    key.hash(&bytes[..len])
 }

@@ -1,28 +1,84 @@
 //! The flow hash: the same for all packets of an inner flow, unpredictable without the key.
 
+use super::fragments::FragmentFlows;
 use super::inner::Inner;
+use crate::packet::Packet;
+
+/// The flows of packets or frames, as hashes that no sender can choose without the seed.
+///
+/// A flow is what has the same addresses, protocol and ports. Fragments behind the first one have no ports, and get the
+/// hash of the first one of their packet, as long as it is among the last 64 fragmented packets.
+#[derive(Clone, Debug)]
+pub struct Flows {
+    hash: FlowHash,
+    fragments: FragmentFlows,
+}
+
+impl Flows {
+    /// Creates the flows of a random `seed`.
+    pub fn new(seed: [u8; 16]) -> Flows {
+        Flows { hash: FlowHash::new(seed), fragments: FragmentFlows::default() }
+    }
+
+    /// Returns the flow of a packet whose layout starts at its IP or Ethernet header. The ports are those behind the
+    /// outermost IP header, since of a train in a tunnel and the packet behind it only the train may have been parsed
+    /// further inside. A frame without IP has its Ethernet header instead.
+    ///
+    /// # Examples
+    /// ```
+    /// use segue::encap::Flows;
+    /// use segue::packet::{Frag, Packet, Start, Tunnels};
+    ///
+    /// let mut flows = Flows::new([7; 16]);
+    /// let mut of = |id: u8, flags: u8, offset: u8| {
+    ///     let header = [0x45, 0, 0, 28, 0, id, flags, offset, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+    ///     let mut packet = Packet::default();
+    ///     packet.load(Frag::all([&header[..], &[0, 9, 0, 9, 0, 16, 0, 0]].concat()), Start::Ip, &Tunnels::NONE);
+    ///     flows.of(&packet)
+    /// };
+    /// let first = of(1, 0x20, 0);
+    /// assert_eq!(of(1, 0, 1), first);
+    /// assert_ne!(of(2, 0, 1), first);
+    /// ```
+    pub fn of<B: AsRef<[u8]>>(&mut self, packet: &Packet<B>) -> u64 {
+        Inner::of_frame(packet).map_or(0, |inner| self.of_inner(&inner))
+    }
+
+    /// Returns the flow of a packet with this IP header.
+    #[inline]
+    pub(super) fn of_inner(&mut self, inner: &Inner) -> u64 {
+        let hash = self.hash.of(inner);
+        match inner.fragment {
+            Some(fragment) => {
+                let key = self.hash.of_fragmented(inner, fragment.id);
+                self.fragments.follow(key, hash, fragment.is_first)
+            }
+            None => hash,
+        }
+    }
+}
 
 /// SipHash-1-3 (Aumasson, Bernstein 2012, with the round counts that hash tables use) over 64-bit words.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct FlowHash {
+struct FlowHash {
     k0: u64,
     k1: u64,
 }
 
 impl FlowHash {
-    pub(super) fn new(seed: [u8; 16]) -> FlowHash {
+    fn new(seed: [u8; 16]) -> FlowHash {
         let (k0, k1) = seed.split_at(8);
         let word = |half: &[u8]| half.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte));
         FlowHash { k0: word(k0), k1: word(k1) }
     }
 
     /// Returns the hash of a packet's flow: addresses, protocol and ports if it has ports, otherwise addresses alone.
-    pub(super) fn of(&self, inner: &Inner) -> u64 {
+    fn of(&self, inner: &Inner) -> u64 {
         self.between(inner, inner.ports.map_or(0, |(protocol, ports)| u64::from(protocol) << 32 | u64::from(ports)))
     }
 
     /// Returns the key of the packet that a fragment with this identification belongs to.
-    pub(super) fn of_fragmented(&self, inner: &Inner, id: u64) -> u64 {
+    fn of_fragmented(&self, inner: &Inner, id: u64) -> u64 {
         // No word of ports has this bit.
         self.between(inner, id | 1 << 63)
     }

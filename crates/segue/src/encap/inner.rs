@@ -95,8 +95,8 @@ impl Inner {
         Some(inner)
     }
 
-    /// Reads the inner header like [`Inner::of`], for a packet that begins with an Ethernet header, if the parser found
-    /// an IP header after it. Otherwise the flow is that of the MAC addresses and the EtherType.
+    /// Reads the inner header like [`Inner::of`], for a packet that may begin with an Ethernet header, if the parser
+    /// found an IP header. Otherwise the flow is that of the MAC addresses and the EtherType.
     pub(super) fn of_frame<B: AsRef<[u8]>>(packet: &Packet<B>) -> Option<Inner> {
         let bytes = packet.head.bytes();
         let frame: &[u8; ethernet::LEN] = bytes.first_chunk()?;

@@ -30,6 +30,7 @@ mod too_big;
 
 pub use config::{Carrier, Config, ConfigError, Df, GreOptions, Mode, SourcePorts, Tos, Ttl};
 pub use ecn::{combine as combine_ecn, mark as mark_congestion};
+pub use entropy::Flows;
 pub use fdb::{Destination, Fdb, Mac};
 pub use identity::Identity;
 pub use receive::{DecapRefusal, Decapsulator, OuterCsum, Received};

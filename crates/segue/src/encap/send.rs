@@ -3,8 +3,7 @@
 use core::net::IpAddr;
 
 use super::config::{Carrier, Config, ConfigError, Df, Mode, SourcePorts, Tos, Ttl};
-use super::entropy::FlowHash;
-use super::fragments::FragmentFlows;
+use super::entropy::Flows;
 use super::inner::{self, Inner};
 use super::{GreOptions, ecn};
 use crate::checksum::{Field, Sum, pseudo_v4, pseudo_v6};
@@ -55,9 +54,7 @@ pub struct Encapsulator {
     template: [u8; MAX_OUTER_LEN],
     /// The outer headers, without and with a remote checksum option.
     outer: [OuterHeaders; 2],
-    hash: FlowHash,
-    /// The flows of packets that are sent in fragments.
-    fragments: FragmentFlows,
+    flows: Flows,
     /// Identification of the next outer IPv4 packet.
     next_id: u16,
     /// Sequence number of the next GRE packet.
@@ -73,12 +70,11 @@ impl Encapsulator {
     /// As for [`Config::check`].
     pub fn new(config: Config) -> Result<Encapsulator, ConfigError> {
         config.check()?;
-        let hash = FlowHash::new(config.seed);
+        let flows = Flows::new(config.seed);
         let template = template(&config);
         let outer = [false, true].map(|has_option| OuterHeaders::new(&config, has_option));
         let can_remcsum = config.remcsum();
-        let fragments = FragmentFlows::default();
-        Ok(Encapsulator { config, can_remcsum, template, outer, hash, fragments, next_id: 0, next_seq: 0, to: 0 })
+        Ok(Encapsulator { config, can_remcsum, template, outer, flows, next_id: 0, next_seq: 0, to: 0 })
     }
 
     /// Returns the configuration of the tunnel.
@@ -209,11 +205,7 @@ impl Encapsulator {
     #[inline]
     fn write_outer(&mut self, bytes: &mut [u8], measured: &Measured, wrapping: &Wrapping, segs: usize) -> Outer {
         let inner = &measured.inner;
-        let mut hash = self.hash.of(inner);
-        if let Some(fragment) = inner.fragment {
-            let key = self.hash.of_fragmented(inner, fragment.id);
-            hash = self.fragments.follow(key, hash, fragment.is_first);
-        }
+        let hash = self.flows.of_inner(inner);
         let (slot, port) = match self.config.carrier {
             // There is one socket for each protocol number.
             Carrier::Bare => (u16::from(self.config.mode == Mode::Ip && inner.version == 6), 0),

@@ -444,8 +444,7 @@ fn socket_and_source_port_are_each_chosen_by_a_half_of_the_flow_hash() {
         let mut bytes = hex(UDP);
         put(&mut bytes, 20, port);
         let mut packet = load(&bytes);
-        let inner = crate::encap::inner::Inner::of(&packet).unwrap();
-        let hash = crate::encap::entropy::FlowHash::new(seed).of(&inner);
+        let hash = crate::encap::Flows::new(seed).of(&packet);
         let config = Config { slots: SourcePorts::Slots(16), seed, ..sender(Mode::Ip, Carrier::Fou) };
         Encapsulator::new(config).unwrap().push(&mut packet).unwrap();
         let sent = bytes_of(&packet);
