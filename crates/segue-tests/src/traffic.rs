@@ -184,13 +184,19 @@ pub fn datagram_train(from: Place<'_>, to: Place<'_>, size: u16, count: usize, s
     }
 }
 
-/// Returns a counter of a host's TCP (`/proc/net/netstat`).
+/// Returns a counter of a host's TCP (`/proc/net/snmp`, `/proc/net/netstat`).
 #[track_caller]
 pub fn tcp_counter(host: &Host, name: &str) -> u64 {
-    let text = host.run("cat", &["/proc/net/netstat"]).unwrap();
-    let mut lines = text.lines().filter_map(|line| line.strip_prefix("TcpExt: "));
-    let [names, values] = [(); 2].map(|()| lines.next().unwrap().split(' '));
-    names.zip(values).find(|(known, _)| *known == name).unwrap().1.parse().unwrap()
+    let text = host.run("cat", &["/proc/net/snmp", "/proc/net/netstat"]).unwrap();
+    let words =
+        |prefix| text.lines().filter_map(move |line| line.strip_prefix(prefix)).flat_map(|line| line.split(' '));
+    // A line of names is followed by one of as many values.
+    let lines = |prefix| (words(prefix).count() / 2, words(prefix).collect::<Vec<_>>());
+    let found = ["Tcp: ", "TcpExt: "].map(lines).map(|(half, words)| {
+        let (names, values) = words.split_at(half);
+        names.iter().position(|known| *known == name).map(|at| values[at].parse().unwrap())
+    });
+    found.into_iter().flatten().next().unwrap()
 }
 
 /// Opens a UDP socket at an endpoint, with a time limit for receiving.

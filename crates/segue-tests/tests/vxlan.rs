@@ -30,6 +30,8 @@ struct Keywords {
 const CSUM: Keywords = Keywords { kernel: "udpcsum", segue: "" };
 const ZERO: Keywords =
     Keywords { kernel: "noudpcsum udp6zerocsumtx udp6zerocsumrx", segue: "noudpcsum udp6zerocsumtx udp6zerocsumrx" };
+const ZERO_BY_DAEMON: Keywords =
+    Keywords { kernel: ZERO.kernel, segue: "noudpcsum udp6zerocsumtx udp6zerocsumrx fastpath off" };
 const REMCSUM: Keywords = Keywords { kernel: "udpcsum remcsumtx remcsumrx", segue: "remcsumtx remcsumrx" };
 const TO_KERNEL: Keywords = Keywords { kernel: "udpcsum remcsumrx", segue: "remcsumtx" };
 const FROM_KERNEL: Keywords = Keywords { kernel: "udpcsum remcsumtx", segue: "remcsumrx" };
@@ -122,6 +124,8 @@ against_the_kernel! {
     zero_checksum_over_ipv4: ZERO on Nic over V4;
     zero_checksum_over_ipv6: ZERO on Nic over V6;
     zero_checksum_over_ipv4_on_a_link_that_finishes_nothing: ZERO on Veth over V4;
+    zero_checksum_by_the_daemon_over_ipv4: ZERO_BY_DAEMON on Nic over V4;
+    zero_checksum_by_the_daemon_over_ipv6: ZERO_BY_DAEMON on Nic over V6;
     remcsum_both_ways_over_ipv4: REMCSUM on Nic over V4;
     remcsum_both_ways_over_ipv6: REMCSUM on Nic over V6;
     remcsum_to_the_kernel_over_ipv4: TO_KERNEL on Nic over V4;
