@@ -1,16 +1,16 @@
 //! The heartbeat: each thread of an instance counts its rounds in memory shared with its supervisor.
 //!
-//! The supervisor ([`crate::sandbox`]) ends an instance whose packet loop uses a second of processor time without a
-//! round, or one of whose threads neither waits nor makes progress for its time of [`Limits`]. Wall time counts only as
-//! far as the supervisor itself ran: on a machine that stood still, or that gave the instance no processor time, no
-//! healthy instance ends.
+//! The supervisor ([`crate::sandbox`]) ends an instance one of whose threads uses the processor time of [`Limits`]
+//! without a round, or neither waits nor makes progress for its wall time there. Wall time counts only as far as the
+//! supervisor itself ran: on a machine that stood still, or that gave the instance no processor time, no healthy
+//! instance ends.
 
 use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -60,6 +60,10 @@ impl Thread {
         Thread::ALL.into_iter().chain((1..workers).map(Thread::Worker))
     }
 
+    fn is_packet_loop(self) -> bool {
+        matches!(self, Thread::Packets | Thread::Worker(_))
+    }
+
     /// Returns the index of the thread's number.
     pub(crate) fn place(self) -> usize {
         match self {
@@ -104,17 +108,49 @@ const LOOK: Duration = Duration::from_millis(5);
 /// The numbers of an instance, for the threads and for the supervisor.
 #[derive(Clone, Debug)]
 pub struct Heartbeat {
-    /// The number of each thread, followed by the processor time of each further worker in its present round,
-    /// nanoseconds.
+    /// The number of each thread, followed by the processor time of each in a round, as [`CpuOfRound`] has it.
     numbers: Arc<SharedNumbers>,
     workers: u16,
+    /// The clocks of the threads of this process: its supervisor cannot open those of threads that start after it
+    /// dropped its privileges.
+    clocks: Arc<Mutex<Vec<Clock>>>,
+}
+
+/// Clock of a thread, with the number of its round and its processor time when that round was first seen.
+#[derive(Debug)]
+struct Clock {
+    thread: Thread,
+    clock: ThreadClock,
+    round: Option<(u64, Duration)>,
+}
+
+/// The processor time that a thread has used in a round: milliseconds, and the lower half of the round's number, in one
+/// number.
+struct CpuOfRound(u64);
+
+impl CpuOfRound {
+    fn new(round: u64, used: Duration) -> CpuOfRound {
+        let millis = u32::try_from(used.as_millis()).unwrap_or(u32::MAX);
+        CpuOfRound(u64::from(millis) << 32 | Self::half(round))
+    }
+
+    /// Returns the processor time, if it is that of the round `round`.
+    fn of(self, round: u64) -> Duration {
+        let is_same = self.0 & u64::from(u32::MAX) == Self::half(round);
+        if is_same { Duration::from_millis(self.0 >> 32) } else { Duration::ZERO }
+    }
+
+    /// Returns what stands for a round, whether its thread waits or not.
+    fn half(round: u64) -> u64 {
+        (round & !WAITS) & u64::from(u32::MAX)
+    }
 }
 
 impl Heartbeat {
     /// Creates the numbers of an instance with `workers` workers, which a child that is forked later shares.
     pub fn new(workers: u16) -> io::Result<Heartbeat> {
-        let count = Thread::all(workers).count() + usize::from(workers);
-        Ok(Heartbeat { numbers: Arc::new(SharedNumbers::new(count)?), workers })
+        let numbers = SharedNumbers::new(2 * Thread::all(workers).count())?;
+        Ok(Heartbeat { numbers: Arc::new(numbers), workers, clocks: Arc::default() })
     }
 
     /// Returns the number of workers.
@@ -127,20 +163,48 @@ impl Heartbeat {
         &self.numbers[thread.place()]
     }
 
-    /// Records the processor time that a further worker has used in its current round.
-    fn note_cpu(&self, worker: u16, used: Duration) {
-        let nanos = u64::try_from(used.as_nanos()).unwrap_or(u64::MAX);
-        self.cpu_of(worker).store(nanos, Ordering::Relaxed);
+    fn cpu_of(&self, thread: Thread) -> &AtomicU64 {
+        &self.numbers[Thread::all(self.workers).count() + thread.place()]
     }
 
-    fn cpu_of(&self, worker: u16) -> &AtomicU64 {
-        &self.numbers[Thread::Worker(self.workers - 1 + worker).place()]
-    }
-
-    /// Records that a thread makes progress.
+    /// Records that a thread makes progress. From its first call on, which `thread` itself makes, its processor time is
+    /// measured.
     pub fn beat(&self, thread: Thread) {
         let number = self.of(thread);
-        number.store((number.load(Ordering::Relaxed) | WAITS).wrapping_add(1), Ordering::Relaxed);
+        let last = number.load(Ordering::Relaxed);
+        if last == NOT_BEGUN {
+            // A thread without a clock still has its wall time.
+            let _ = self.measure(thread);
+        }
+        number.store((last | WAITS).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// Prepares the measurement of the processor time of the calling thread, which is `thread`.
+    pub(crate) fn measure(&self, thread: Thread) -> io::Result<()> {
+        let clock = Clock { thread, clock: ThreadClock::of_this_thread()?, round: None };
+        let mut clocks = self.clocks.lock().unwrap_or_else(PoisonError::into_inner);
+        clocks.retain(|one| one.thread != thread);
+        clocks.push(clock);
+        Ok(())
+    }
+
+    /// Records for the supervisor the processor time that each measured thread has used in its present round. Several
+    /// threads call this now and then, so that a loop of one of them is seen too.
+    pub(crate) fn note(&self) {
+        let Ok(mut clocks) = self.clocks.try_lock() else { return };
+        for Clock { thread, clock, round } in clocks.iter_mut() {
+            let number = self.of(*thread).load(Ordering::Relaxed);
+            // After the number, so that nothing of an earlier round counts.
+            let Some(now) = clock.read() else { continue };
+            let used = match *round {
+                Some((same, begin)) if same == number => now.saturating_sub(begin),
+                _ => {
+                    *round = Some((number, now));
+                    Duration::ZERO
+                }
+            };
+            self.cpu_of(*thread).store(CpuOfRound::new(number, used).0, Ordering::Relaxed);
+        }
     }
 
     /// Marks a thread as waiting for an event that may never come.
@@ -190,56 +254,13 @@ impl Heartbeat {
     }
 }
 
-/// Processor times of the further workers, measured by their own process: its supervisor cannot open the clocks of
-/// threads that start after it dropped its privileges.
-#[derive(Debug)]
-pub(crate) struct Clocks {
-    heartbeat: Heartbeat,
-    clocks: Vec<Clock>,
-}
-
-/// Clock of a further worker, with the number of its round and its processor time when that round was first seen.
-#[derive(Debug)]
-struct Clock {
-    clock: ThreadClock,
-    round: Option<(u64, Duration)>,
-}
-
-impl Clocks {
-    /// Prepares the measurement; `clocks` are those of the workers from 1 on.
-    pub(crate) fn new(heartbeat: &Heartbeat, clocks: impl IntoIterator<Item = ThreadClock>) -> Clocks {
-        let clocks = clocks.into_iter().map(|clock| Clock { clock, round: None }).collect();
-        Clocks { heartbeat: heartbeat.clone(), clocks }
-    }
-
-    /// Returns whether there is no further worker.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.clocks.is_empty()
-    }
-
-    /// Records the processor time of each worker in its present round.
-    pub(crate) fn note(&mut self) {
-        for (Clock { clock, round }, worker) in self.clocks.iter_mut().zip(1..) {
-            let number = self.heartbeat.of(Thread::Worker(worker)).load(Ordering::Relaxed);
-            // After the number, so that nothing of an earlier round counts.
-            let Some(now) = clock.read() else { continue };
-            let used = match *round {
-                Some((same, begin)) if same == number => now.saturating_sub(begin),
-                _ => {
-                    *round = Some((number, now));
-                    Duration::ZERO
-                }
-            };
-            self.heartbeat.note_cpu(worker, used);
-        }
-    }
-}
-
 /// The times after which a thread without progress is a fault.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Processor time of a packet loop without a round.
     pub cpu: Duration,
+    /// Processor time without progress of any other thread that does not wait: an answer may take long.
+    pub cpu_beside: Duration,
     /// Time of a packet loop without a round while it does not wait.
     pub round: Duration,
     /// Time without progress of any other thread that does not wait.
@@ -247,16 +268,16 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Returns the time without progress after which a thread that does not wait is a fault.
-    fn wall_of(&self, thread: Thread) -> Duration {
-        if matches!(thread, Thread::Packets | Thread::Worker(_)) { self.round } else { self.wall }
+    /// Returns the processor time and the time without progress after which a thread that does not wait is a fault.
+    fn of(&self, thread: Thread) -> (Duration, Duration) {
+        if thread.is_packet_loop() { (self.cpu, self.round) } else { (self.cpu_beside, self.wall) }
     }
 }
 
 impl Default for Limits {
     fn default() -> Limits {
         let wall = Duration::from_secs(10);
-        Limits { cpu: Duration::from_secs(1), round: wall, wall }
+        Limits { cpu: Duration::from_secs(1), cpu_beside: Duration::from_secs(3), round: wall, wall }
     }
 }
 
@@ -380,18 +401,22 @@ impl Watch {
                 *seen = LastBeat { number, cpu, wall: Duration::ZERO };
                 return None;
             }
+            let waits = number & WAITS != 0;
             let used = match thread {
-                Thread::Worker(worker) => Duration::from_nanos(self.heartbeat.cpu_of(worker).load(Ordering::Relaxed)),
-                _ => cpu.zip(seen.cpu).map_or(Duration::ZERO, |(now, then)| now.saturating_sub(then)),
+                Thread::Packets => cpu.zip(seen.cpu).map_or(Duration::ZERO, |(now, then)| now.saturating_sub(then)),
+                // What another thread does for others may take its time.
+                _ if waits && !thread.is_packet_loop() => Duration::ZERO,
+                _ => CpuOfRound(self.heartbeat.cpu_of(thread).load(Ordering::Relaxed)).of(number),
             };
-            if used >= self.limits.cpu {
+            let (most, longest) = self.limits.of(thread);
+            if used >= most {
                 return Some(Stall { thread, how: How::Cpu(used) });
             }
-            if number & WAITS != 0 {
+            if waits {
                 return None;
             }
             seen.wall += passed;
-            (seen.wall >= self.limits.wall_of(thread)).then_some(Stall { thread, how: How::Wall(seen.wall) })
+            (seen.wall >= longest).then_some(Stall { thread, how: How::Wall(seen.wall) })
         })
     }
 }

@@ -18,11 +18,11 @@ use super::show;
 use crate::fault::Vitals;
 use crate::handover::sys::is_passing;
 use crate::handover::{Line, Ports, Record};
-use crate::heartbeat::{BEAT_INTERVAL, Clocks, Thread};
+use crate::heartbeat::{BEAT_INTERVAL, Thread};
 use crate::report::Report;
 use crate::socket_file::SocketFile;
 
-/// Interval at which the loop notes the processor time of further workers, and looks whether the kernel forwards.
+/// Interval at which the loop notes the processor time of several workers, or looks whether the kernel forwards.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Interval at which it looks whether the packet loop has ended, once that was requested.
 const END_INTERVAL: Duration = Duration::from_millis(10);
@@ -40,8 +40,6 @@ pub(super) struct ControlLoop<'a> {
     pub(super) hurry: Option<Box<dyn Fn() + Send>>,
     pub(super) forwarding: Option<Forwarding>,
     pub(super) vitals: &'a Vitals,
-    /// Processor time of the workers from 1 on, for the supervisor.
-    pub(super) clocks: Option<Clocks>,
 }
 
 /// Handles events until a signal requests the end or the packet loop has ended.
@@ -52,12 +50,12 @@ pub(super) fn wait(
     out: &dyn Report,
 ) -> Result<(), Error> {
     let mut forwards = false;
-    let has_checks = control.forwarding.is_some() || control.clocks.as_ref().is_some_and(|clocks| !clocks.is_empty());
+    let has_checks = control.forwarding.is_some() || control.vitals.heartbeat.workers() > 1;
     let mut interval = if has_checks { CHECK_INTERVAL } else { BEAT_INTERVAL };
     let mut is_stopped = false;
     loop {
         control.vitals.beat(Thread::Signals);
-        control.clocks.iter_mut().for_each(Clocks::note);
+        control.vitals.heartbeat.note();
         let mut fds = vec![(control.signals.as_fd(), Want::Read)];
         fds.extend((!is_stopped).then_some((control.stopped.as_fd(), Want::Read)));
         let line_at = fds.len();

@@ -4,19 +4,16 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Scope, ScopedJoinHandle};
 
 use segue_control::error::{Error, Kind};
-use segue_host::sys::ThreadClock;
 
 use super::definition::AssembleMore;
 use super::faulty::Faulty;
 use super::running::{Further, Stopper};
 use crate::fault::Vitals;
-use crate::heartbeat::Clocks;
 use crate::started;
 
 /// The threads of the workers from 1 on, which wait until [`Crew::begin`].
 pub(super) struct Crew<'scope> {
     threads: Vec<ScopedJoinHandle<'scope, Result<(), Error>>>,
-    clocks: Vec<ThreadClock>,
     /// Senders of each thread's start message; a thread ends when its sender is dropped.
     go: Vec<Sender<()>>,
 }
@@ -31,7 +28,7 @@ impl<'scope> Crew<'scope> {
         vitals: &'scope Vitals,
         stopper: &'scope Stopper,
     ) -> Result<Crew<'scope>, Error> {
-        let mut crew = Crew { threads: Vec::new(), clocks: Vec::new(), go: Vec::new() };
+        let mut crew = Crew { threads: Vec::new(), go: Vec::new() };
         for (further, assemble) in further {
             let further_name = further.name();
             let (ready, is_ready) = channel();
@@ -49,14 +46,9 @@ impl<'scope> Crew<'scope> {
             let ended = || {
                 Error::new(Kind::Internal, "a worker ended before it began", "report it with: segue --version -v -j")
             };
-            crew.clocks.push(is_ready.recv().unwrap_or_else(|_| Err(ended()))?);
+            is_ready.recv().unwrap_or_else(|_| Err(ended()))?;
         }
         Ok(crew)
-    }
-
-    /// Returns the measurement of the workers' processor time.
-    pub(super) fn clocks(&self, vitals: &Vitals) -> Clocks {
-        Clocks::new(&vitals.heartbeat, self.clocks.iter().copied())
     }
 
     /// Lets the threads start to move packets.
@@ -80,16 +72,16 @@ fn run(
     further: &Further,
     assemble: AssembleMore,
     (name, vitals): (&str, &Vitals),
-    ready: &Sender<Result<ThreadClock, Error>>,
+    ready: &Sender<Result<(), Error>>,
     goes: &Receiver<()>,
 ) -> Result<(), Error> {
-    let clock = ThreadClock::of_this_thread().map_err(|error| {
+    let measured = vitals.heartbeat.measure(further.thread()).map_err(|error| {
         Error::system("cannot measure the time of a worker", &error, "segue doctor").why("it has no clock")
     });
-    let made = clock.and_then(|clock| Ok((clock, Faulty::wrap(assemble(vitals)?, vitals, further.thread()))));
+    let made = measured.and_then(|()| Ok(Faulty::wrap(assemble(vitals)?, vitals, further.thread())));
     let mut pipeline = match made {
-        Ok((clock, pipeline)) => {
-            let _ = ready.send(Ok(clock));
+        Ok(pipeline) => {
+            let _ = ready.send(Ok(()));
             pipeline
         }
         Err(error) => {

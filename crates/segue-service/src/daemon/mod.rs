@@ -242,7 +242,6 @@ pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc
         hurry,
         forwarding,
         vitals: &vitals,
-        clocks: None,
     };
     let further = running.further().into_iter().zip(more);
     let settle = || sandbox::settle(&sandbox, &life.allowed);
@@ -334,7 +333,6 @@ fn work(
     let stopper = &stopper;
     thread::scope(|scope| {
         let crew = Crew::start(scope, further, name, vitals, stopper)?;
-        control.clocks = Some(crew.clocks(vitals));
         let waiter = started::spawn_scoped(scope, "signals", || {
             let outcome = wait(control, &ended, snapshot, out);
             heartbeat.over(Thread::Signals);

@@ -281,6 +281,7 @@ impl Watch {
         let mut links_changed: Option<Vec<u32>> = Some(Vec::new());
         loop {
             self.vitals.beat(Thread::Health);
+            self.vitals.heartbeat.note();
             let now = Instant::now();
             let mut until = next_probe.map_or(next_tick, |probe| next_tick.min(probe));
             let mut fds = Vec::new();

@@ -3,8 +3,12 @@
 use super::*;
 
 const TICK: Duration = Duration::from_millis(250);
-const LIMITS: Limits =
-    Limits { cpu: Duration::from_millis(100), round: Duration::from_secs(1), wall: Duration::from_secs(1) };
+const LIMITS: Limits = Limits {
+    cpu: Duration::from_millis(100),
+    cpu_beside: Duration::from_millis(200),
+    round: Duration::from_secs(1),
+    wall: Duration::from_secs(1),
+};
 
 fn watch() -> (Heartbeat, Watch) {
     let heartbeat = Heartbeat::new(1).unwrap();
@@ -233,26 +237,53 @@ fn a_loop_of_a_further_worker_is_told_by_the_time_that_its_instance_notes() {
     let mut checks = || (0..2).find_map(|_| watch.check(TICK, TICK));
     assert_eq!(checks(), None);
     let own = ThreadClock::of_this_thread().unwrap();
-    let asleep = thread::spawn(ThreadClock::of_this_thread);
-    let clocks = [asleep.join().unwrap().unwrap(), own];
-    let mut clocks = Clocks::new(&heartbeat, clocks);
-    clocks.note();
+    let other = heartbeat.clone();
+    thread::spawn(move || other.measure(Thread::Worker(1))).join().unwrap().unwrap();
+    heartbeat.measure(Thread::Worker(2)).unwrap();
+    heartbeat.note();
     let begin = own.read().unwrap();
-    let mut spun = 0u64;
-    let stall = loop {
-        (0..100_000).for_each(|n| spun = std::hint::black_box(spun.wrapping_mul(31) + n));
-        clocks.note();
-        if let Some(stall) = checks() {
-            break stall;
-        }
-    };
+    let stall = spin(&heartbeat, &mut checks);
     let How::Cpu(used) = stall.how else { panic!("{stall:?}") };
     assert!(used >= LIMITS.cpu && used <= own.read().unwrap() - begin + TICK, "{used:?}");
     assert_eq!(stall.thread.to_string(), "packet loop of worker 2");
     // The next round begins anew, whatever the thread has used before.
     heartbeat.of(Thread::Worker(2)).store(10 | WAITS, Ordering::Relaxed);
-    clocks.note();
+    assert_eq!(checks(), None, "what was noted is of the round before");
+    heartbeat.note();
     assert_eq!(checks(), None);
+}
+
+/// Uses the processor, and notes that, until a check finds a fault.
+fn spin(heartbeat: &Heartbeat, checks: &mut impl FnMut() -> Option<Stall>) -> Stall {
+    let mut spun = 0u64;
+    loop {
+        (0..100_000).for_each(|n| spun = std::hint::black_box(spun.wrapping_mul(31) + n));
+        heartbeat.note();
+        if let Some(stall) = checks() {
+            return stall;
+        }
+    }
+}
+
+#[test]
+fn a_loop_of_a_thread_beside_the_packets_is_told_by_its_time_unless_it_works_for_others() {
+    let (heartbeat, mut watch) = watch();
+    let mut checks = || watch.check(Duration::ZERO, TICK);
+    heartbeat.beat(Thread::Control);
+    heartbeat.unwatched(Thread::Control, || {
+        let own = ThreadClock::of_this_thread().unwrap();
+        let begin = own.read().unwrap();
+        while own.read().unwrap() - begin < 2 * LIMITS.cpu_beside {
+            heartbeat.note();
+            assert_eq!(checks(), None);
+        }
+    });
+    let stall = spin(&heartbeat, &mut checks);
+    let How::Cpu(used) = stall.how else { panic!("{stall:?}") };
+    assert!(used >= LIMITS.cpu_beside, "{used:?}");
+    assert_eq!(stall.thread, Thread::Control);
+    heartbeat.beat(Thread::Control);
+    assert_eq!((checks(), checks()), (None, None), "a new round");
 }
 
 #[test]
