@@ -69,8 +69,8 @@ const OF_FORWARDERS_STARTS: [(&str, &str); 5] = [
 ];
 /// Time after which an instance may fail again without a pause.
 const A_MINUTE: Duration = Duration::from_secs(62);
-/// Longest time for which calls of a start fail.
-const OF_START: Duration = Duration::from_secs(15);
+/// Longest time for which calls of a start fail: an instance whose starts failed before may wait first.
+const OF_START: Duration = Duration::from_secs(60);
 /// Number of instances whose starts fail in turn.
 const STARTS: u8 = 30;
 /// Time for which a process has work that mostly waits.
@@ -85,6 +85,10 @@ const MOST_SENDS: u64 = 16;
 /// Errors that cost a packet, or a read that is repeated: each is counted.
 const COUNTED: [&str; 6] =
     ["error=ENOBUFS", "error=ENOMEM", "error=EMSGSIZE", "error=EPERM", "error=ENETDOWN", "error=EIO"];
+
+/// The error by which a socket says, in place of a read, that the path takes no datagram as long as an earlier one: no
+/// read has failed by it.
+const OF_ICMP: (&str, &str) = ("recvmsg,recvmmsg", "error=EMSGSIZE");
 
 /// Returns whether a process goes on after an error of these calls, in an instance whose reads and writes may be short
 /// or not.
@@ -225,6 +229,7 @@ impl<'a> Subject<'a> {
                 let counted = self.counted().saturating_sub(before);
                 // Other threads make a few such calls. A send is made again several times after some errors.
                 let is_counted = !(OF_DEVICES.contains(&calls.as_str()) && COUNTED.contains(&error))
+                    || (calls.as_str(), error) == OF_ICMP
                     || outcome.met < DATAGRAMS / 2
                     || MOST_SENDS * counted >= outcome.met;
                 let same = service.patient_pid(self.name) == Some(worker) && parent(worker) == supervisor;
