@@ -20,6 +20,8 @@ use crate::resources::{Output, bounded};
 /// Number of bytes that a reader or a transformation may hold for the shortest file: buffers of files, tables of flows,
 /// pages.
 const FREE: usize = 16 << 20;
+/// Number of flows of a capture that are listed.
+const SHOWN: usize = 5;
 
 fn tunnels() -> Tunnels {
     let known = Tunnels::NONE.with(gue::PORT, Kind::Gue).with(vxlan::PORT, Kind::Vxlan);
@@ -184,7 +186,10 @@ pub fn transform(data: &[u8]) {
     bounded(data.len(), FREE, || {
         let Some(mut reader) = open() else { return };
         let config = SurveyConfig { tunnels: tunnels(), ..SurveyConfig::default() };
-        let _ = survey::survey(&mut reader, &config);
+        let Ok(found) = survey::survey(&mut reader, &config) else { return };
+        let flows = found.largest_flows(SHOWN);
+        assert!(flows.len() <= SHOWN && flows.is_sorted_by(|one, next| one.bytes >= next.bytes));
+        assert!(flows.iter().all(|flow| !flow.to_string().is_empty()));
     });
     bounded(data.len(), FREE, || {
         let Some(mut reader) = open() else { return };
@@ -195,6 +200,8 @@ pub fn transform(data: &[u8]) {
         let mut counts = BTreeMap::new();
         let verified = verify::verify(&mut reader, &config, |packet| {
             agrees(packet);
+            let is_fault = matches!(packet.verdict.name(), "bad" | "malformed" | "cut" | "unfinished");
+            assert!(!is_fault || !packet.faults().is_empty(), "{}", packet.verdict.name());
             *counts.entry(packet.verdict.name()).or_insert(0_u64) += 1;
         });
         let Ok(report) = verified else { return };
@@ -212,6 +219,7 @@ pub fn transform(data: &[u8]) {
             assert_eq!(counts.get(name).copied().unwrap_or(0), count, "{name}");
         }
         assert_eq!(report.is_good(), !counts.contains_key("bad") && !counts.contains_key("malformed"));
+        assert!(report.to_string().starts_with(&format!("{} good", report.good)));
     });
     bounded(data.len(), FREE, || {
         let Some(mut reader) = open() else { return };

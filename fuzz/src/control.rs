@@ -1,4 +1,5 @@
 use std::io;
+use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -101,12 +102,29 @@ pub fn handover(data: &[u8]) {
         }
         while line.receive(Duration::ZERO).is_ok() {}
     });
+    request_ports(data);
     // The reading end sees the end of the pipe once no copy of the other one is left.
     drop((line, writer));
     let _ = poll(&[(reader.as_fd(), Want::Read)], Duration::from_secs(60));
     segue_host::sys::set_nonblocking(reader.as_fd()).expect("a pipe");
     let left = io::Read::read(&mut &reader, &mut [0; 1]).map_err(|error| error.kind());
     assert_eq!(left, Ok(0), "a descriptor stayed open");
+}
+
+/// Requests ports over a line on which arbitrary messages are left, of which none becomes part of the answer: that is
+/// the end of the line here.
+fn request_ports(data: &[u8]) {
+    let Ok((line, far)) = Line::pair() else { return };
+    let far = UnixStream::from(far);
+    for bytes in data.chunks(24).take(64) {
+        sys::send(&far, bytes, None).expect("an empty line has room");
+    }
+    far.shutdown(Shutdown::Write).expect("a socket");
+    let found = bounded(data.len(), FREE, || Ports::request(&line, MOST)).map_err(|error| error.kind());
+    assert_eq!(found.err(), Some(io::ErrorKind::UnexpectedEof));
+    let mut bytes = [0; 64];
+    assert_eq!(sys::receive(&far, &mut bytes).expect("a request").0, 24);
+    assert_eq!(bytes[0], b'?');
 }
 
 /// Hands ports on over another line, where the same ones arrive. Names longer than those of interfaces are cut.

@@ -1,12 +1,15 @@
+use std::net::Ipv6Addr;
 use std::ops::ControlFlow;
 use std::sync::Once;
 
 use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::route::RouteMessage;
 use segue_datapath::route::Routes;
 use segue_host::netlink::changes::{Changed, Changes};
 use segue_host::netlink::nexthops::{self, Nexthops};
 use segue_host::netlink::{Netlink, answers};
-use segue_service::router_feed::{TableChanges, read_route};
+use segue_host::prefix::Prefix;
+use segue_service::router_feed::{TableChanges, comes_from_advertisement, is_advertised, read_route};
 
 use crate::resources::bounded;
 
@@ -44,17 +47,28 @@ pub(crate) fn read(data: &[u8]) {
     let mut count = 0;
     let _ = answers(data, SEQUENCE, &mut |message| {
         count += 1;
-        if let RouteNetlinkMessage::NewRoute(route) = &message
-            && let Some(((table, prefix, len), _, action)) = read_route(route, &all, PORTS, MTUS)
-        {
-            let mut routes = Routes::new(1);
-            if routes.insert(table, prefix, len, action).is_ok() {
-                assert_eq!(routes.remove(table, prefix, len), Some(action));
-            }
+        match &message {
+            RouteNetlinkMessage::NewRoute(route) => use_route(route, &all),
+            RouteNetlinkMessage::NewAddress(address) => _ = is_advertised(address),
+            _ => {}
         }
         ControlFlow::Continue(())
     });
     assert!(count <= data.len() / 16);
+}
+
+/// Reads a route as a router does, and adds it to a table and removes it.
+fn use_route(route: &RouteMessage, nexthops: &Nexthops) {
+    let Some((to, _, action)) = read_route(route, nexthops, PORTS, MTUS) else { return };
+    let (table, prefix, len) = to;
+    // An address of each port, of which the route may be the prefix.
+    let configured = PORTS.map(|port| vec![Prefix { address: Ipv6Addr::from(u128::from(port) << 64).into(), len: 64 }]);
+    let is_learned = comes_from_advertisement(route, to, action, &configured);
+    assert!(!is_learned || prefix.is_ipv6(), "IPv4 has no router advertisements");
+    let mut routes = Routes::new(1);
+    if routes.insert(table, prefix, len, action).is_ok() {
+        assert_eq!(routes.remove(table, prefix, len), Some(action));
+    }
 }
 
 /// Passes what the kernel of this machine says through the same readers, once.

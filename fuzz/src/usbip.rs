@@ -154,6 +154,9 @@ pub fn usbip_client(data: &[u8]) {
         assert!(!is_due || before > 0, "nothing is due where nothing waits");
         assert_eq!(waiting, 0, "every transfer has come back");
         assert!(client.is_gone());
+        let begin = client.now();
+        client.sleep(1);
+        assert!(client.now() > begin, "the clock of a client goes on");
         client.release();
     });
     let _ = far.set_nonblocking(true).map(|()| far.read(&mut [0; 512]));

@@ -174,7 +174,7 @@ impl Ports {
 
     /// Requests the ports of the instance at the other end, and receives them as [`Ports::take`] does. What is left of
     /// the answer to an earlier request, which was not awaited, is no part of them.
-    pub(crate) fn request(line: &Line, most: usize) -> io::Result<Ports> {
+    pub fn request(line: &Line, most: usize) -> io::Result<Ports> {
         let until = Instant::now() + PATIENCE;
         let is_record = |received: io::Result<_>| match received {
             Ok(_) => true,

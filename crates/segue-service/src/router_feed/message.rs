@@ -29,7 +29,7 @@ fn ip(address: &RouteAddress) -> Option<IpAddr> {
 }
 
 /// Returns whether an address was made from a prefix in a router advertisement.
-pub(super) fn is_advertised(message: &AddressMessage) -> bool {
+pub fn is_advertised(message: &AddressMessage) -> bool {
     let is_made = |attribute: &AddressAttribute| match attribute {
         AddressAttribute::Protocol(protocol) => *protocol == AddressProtocol::RouterAnnouncement,
         // Kernels before 5.18 do not name the origin.
@@ -42,7 +42,7 @@ pub(super) fn is_advertised(message: &AddressMessage) -> bool {
 /// Returns whether the kernel has learned a route from a router advertisement: a default route and the routes of RFC
 /// 4191 are marked as such; the prefix of a link is a kernel route without a gateway, like the prefix of an address,
 /// but belongs to none of the `configured` addresses.
-pub(super) fn comes_from_advertisement(
+pub fn comes_from_advertisement(
     message: &RouteMessage,
     to: RouteKey,
     action: Action,

@@ -32,8 +32,8 @@ use crate::started;
 
 mod message;
 
-pub use message::{RouteKey, read_route};
-use message::{comes_from_advertisement, hop_of, is_advertised, is_exception, read_neighbour};
+pub use message::{RouteKey, comes_from_advertisement, is_advertised, read_route};
+use message::{hop_of, is_exception, read_neighbour};
 
 /// Largest number of routes that are copied: twice a full table of the Internet.
 const MOST_ROUTES: usize = 2_000_000;
