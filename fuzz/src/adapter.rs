@@ -12,7 +12,7 @@ use crate::input::Input;
 use crate::resources::bounded;
 
 /// Number of bytes that a driver with the model of its chip may hold: transfers, memory of the chip, pages.
-const FREE: usize = 96 << 20;
+const FREE: usize = 8 << 20;
 
 /// Reads an arbitrary bulk-in transfer, first by itself, then through the driver: the reader ends within bounded steps,
 /// every frame lies within the transfer, and the driver passes on or counts exactly the frames found by the reader. The

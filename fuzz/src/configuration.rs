@@ -5,7 +5,7 @@ use crate::resources::bounded;
 
 /// Number of bytes that parsing may hold for the shortest configuration: each table is a command line, whose options
 /// are described separately.
-const FREE: usize = 16 << 20;
+const FREE: usize = 4 << 20;
 
 /// Reads arbitrary bytes as a configuration of `segue run`: each error has a position in the file and a text without
 /// terminal control characters, and an accepted configuration equals its command line.

@@ -15,7 +15,7 @@ use crate::resources::bounded;
 use crate::streams;
 
 /// Number of bytes that the paths through the engine may hold without frames.
-const FREE: usize = 16 << 20;
+const FREE: usize = 4 << 20;
 
 /// Runs GRO on a sequence of arbitrary frames: every contract of the engine holds, for parsed packets and for frames,
 /// the fast path gives the same output as the slow path, and nothing is lost where the rules change between two frames

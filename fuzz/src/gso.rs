@@ -12,7 +12,7 @@ use crate::resources::bounded_with;
 use crate::streams;
 
 /// Number of bytes that both forms may hold for the shortest frame.
-const FREE: usize = 4 << 20;
+const FREE: usize = 256 << 10;
 
 /// Length of the pieces in which a packet lies if it does not lie in one.
 const PIECE: usize = 300;

@@ -98,7 +98,7 @@ macro_rules! bounded {
 bounded! {
     checksum: 64 << 10;
     // Tunnels of every kind.
-    decap: 16 << 20;
+    decap: 256 << 10;
     neighbour: 64 << 10;
     parse: 64 << 10;
 }

@@ -15,7 +15,7 @@ use crate::input::Input;
 use crate::resources::bounded;
 
 /// Number of bytes that an empty translator with small tables may hold.
-const FREE: usize = 4 << 20;
+const FREE: usize = 256 << 10;
 const SECOND: u64 = 1_000_000_000;
 const OUTSIDE: [u8; 4] = [198, 19, 9, 9];
 /// Largest number of entries of each table.

@@ -25,7 +25,7 @@ use crate::memory::{Carries, Memory, Wire};
 use crate::resources::bounded;
 
 /// Number of bytes that a pipeline may hold without input: pages, tables, and pools of packets.
-pub(crate) const FREE: usize = 128 << 20;
+pub(crate) const FREE: usize = 64 << 20;
 pub(crate) const SECOND: u64 = 1_000_000_000;
 /// Largest number of packets of one input.
 pub(crate) const PACKETS: usize = 100;

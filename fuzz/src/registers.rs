@@ -13,7 +13,7 @@ use crate::adapter_support::{Meddled, Meddler, PEER, chip, datagram, ethernet, l
 use crate::resources::bounded;
 
 /// Number of bytes that a driver with the model of its chip may hold: transfers, memory of the chip, pages.
-const FREE: usize = 96 << 20;
+const FREE: usize = 8 << 20;
 /// Last byte of an input that says more than answers; see [`Plan`].
 const MARK: u8 = 0xc5;
 /// Length in bytes of an entry of a plan.

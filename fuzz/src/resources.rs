@@ -9,9 +9,9 @@ use crate::sys;
 /// Number of bytes of memory or output for each byte of input.
 const FACTOR: usize = 20;
 /// Processor time for each byte of input, with sanitizers and checks on.
-const TIME: Duration = Duration::from_micros(200);
+const TIME: Duration = Duration::from_micros(50);
 /// Largest CPU time of an empty input.
-const LEAST_TIME: Duration = Duration::from_secs(5);
+const LEAST_TIME: Duration = Duration::from_secs(2);
 
 /// Runs `work` on an input of `len` bytes.
 ///

@@ -16,7 +16,7 @@ use crate::input::Input;
 use crate::resources::bounded;
 
 /// Number of bytes that a session with its model may hold without input.
-const FREE: usize = 4 << 20;
+const FREE: usize = 1 << 20;
 /// Largest number of bytes of pending transfers of one client (16 MiB in the kernel's usbfs; a message of 48 bytes
 /// requests them).
 const HELD: usize = 64 << 20;

@@ -11,7 +11,7 @@ use crate::resources::bounded_with;
 /// Length of the longest form, bytes.
 const LONGEST: usize = 24;
 /// Number of bytes that a packet and its segments may hold in addition to those of the input.
-const FREE: usize = 4 << 20;
+const FREE: usize = 256 << 10;
 /// Length of the ranges in which a packet is loaded once more, bytes: headers cross them.
 const PIECE: usize = 23;
 /// Features of a guest that takes no UDP trains.
