@@ -124,6 +124,15 @@ impl Routes {
         }
     }
 
+    /// Returns whether packets to an address are for this host.
+    pub fn is_local(&self, address: IpAddr) -> bool {
+        let action = match address {
+            IpAddr::V4(address) => self.lookup(address.to_bits().into(), true),
+            IpAddr::V6(address) => self.lookup(address.to_bits(), false),
+        };
+        action == Some(Action::Local)
+    }
+
     /// Returns the number of routes in all tables.
     pub fn len(&self) -> usize {
         let v4: usize = self.v4.iter().map(PrefixMap::len).sum();

@@ -10,12 +10,13 @@ use memory::{Carries, Memory, Wire, counter, in_both_forms};
 use segue::gro;
 use segue::gso::Limits;
 use segue::hash::Key;
+use segue::packet::{Kind, Tunnels};
 use segue::time::Nanos;
 use segue_datapath::board::Group;
 use segue_datapath::gateway::{Fragments, Gateway, Parts, PortConfig};
 use segue_datapath::pipeline::{Pipeline, Round};
 use segue_port::PagePool;
-use segue_testkit::build::{Ethernet, Ip, V4, V6};
+use segue_testkit::build::{Ethernet, Ip, Shim, Tunnel, Udp, V4, V6};
 use segue_testkit::flow::{Ids, Sender};
 
 struct Bench {
@@ -140,6 +141,34 @@ fn unmerged_frames_leave_unchanged() {
         expected.sort();
         assert!(sent == expected);
     });
+}
+
+/// Tests that a gateway, a transit device, forwards Geneve packets unchanged whose critical options it does not know,
+/// with the flag C and without (RFC 8926, section 3.4), whether or not GRO looks into them.
+#[test]
+fn geneve_packets_with_unknown_critical_options_leave_unchanged() {
+    let udp = Udp { src_port: 50_000, dst_port: 6081, checksum: false };
+    let known = [Tunnels::NONE, Tunnels::NONE.with(6081, Kind::Geneve)];
+    for (tunnels, flag) in known.into_iter().flat_map(|tunnels| [0, 0x40].map(|flag| (tunnels, flag))) {
+        in_both_forms(|| {
+            let mut here = bench(Some(gro::Config { tunnels, ..gro::Config::default() }), [Limits::NONE; 2], 64, 256);
+            let mut inner = sender(Ids::Counting);
+            let frames: Vec<_> = (0..4)
+                .map(|id| {
+                    let ip = Ip::V4(V4 { id, ..V4::new(0, 1, 2) });
+                    let udp = Some((udp, Shim::Geneve(42, 3)));
+                    let tunnel = Tunnel { ip, udp, gre: None, ethernet: Some(Ethernet::default()) };
+                    let mut packet = tunnel.wrap(&inner.send(1000, 0).bytes());
+                    // The flag C, and the type of the one option.
+                    (packet[29], packet[38]) = (flag, packet[38] | 0x80);
+                    frame(&packet)
+                })
+                .collect();
+            here.give(0, &frames);
+            here.round(0);
+            assert!(here.sent(1) == frames, "{tunnels:?}");
+        });
+    }
 }
 
 #[test]

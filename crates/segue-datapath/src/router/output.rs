@@ -144,6 +144,9 @@ impl Router {
         let addrs = self.addrs.get(usize::from(from));
         if let Some((sender, own)) = source(&packet).and_then(|sender| Some((sender, addrs?.address_towards(sender)?)))
             && let Some(kind) = icmp::kind_of(&packet, reason)
+            // By the kernel's tables a directed broadcast (RFC 1812, section 4.3.2.7) or an anycast address (RFC 4443,
+            // section 2.4 (e.6)): packets from addresses of the ports do not get here.
+            && !self.forwarder.routes.is_local(sender)
         {
             // No port's senders use up the limit of the other's.
             if !self.limits[usize::from(from).min(OUTSIDE)].take(kind, sender, now) {

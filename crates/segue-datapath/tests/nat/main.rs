@@ -314,6 +314,59 @@ fn errors_are_translated_with_the_packet_that_they_quote() {
     }
 }
 
+/// Tests that no ICMP error of either side ends a mapping or a connection (RFC 4787, REQ-12; RFC 5382, REQ-10): packets
+/// from outside pass after it until the time of the mapping is over, without another packet from inside.
+#[test]
+fn mappings_and_connections_outlive_icmp_errors() {
+    /// A flow's last packet as it left, the answer to it, and the seconds for which its mapping lives.
+    fn begin(nat: &mut Nat, flow: &str) -> (Vec<u8>, build::Packet, u64) {
+        let mut talk = Talk::default();
+        match flow {
+            "UDP" => (out(nat, &udp(CLIENT, SERVER, 50), 0).unwrap(), udp(SERVER, (OUTSIDE, CLIENT.1), 50), 300),
+            "a connection that opens" => {
+                let left = out(nat, &talk.segment(true, SERVER, 2, 0), 0).unwrap();
+                (left, talk.segment(false, SERVER, 0x12, 0), 240)
+            }
+            _ => {
+                for (is_outbound, flags) in [(true, 2), (false, 0x12), (true, 0x10)] {
+                    talk.send(nat, is_outbound, SERVER, flags, 0, 0).unwrap();
+                }
+                let left = out(nat, &talk.segment(true, SERVER, 0x18, 50), 0).unwrap();
+                (left, talk.segment(false, SERVER, 0x18, 50), 7440)
+            }
+        }
+    }
+    // All codes of unreachable (RFC 1812, section 5.2.7.1); source quench, time exceeded, parameter problem.
+    let errors: Vec<(u8, u8)> = (0..16).map(|code| (3, code)).chain([(4, 0), (11, 0), (11, 1), (12, 0)]).collect();
+    for flow in ["UDP", "a connection that opens", "an open connection"] {
+        for &(kind, code) in &errors {
+            let report = |from, to, quoted: &[u8]| build::Packet {
+                ip: ip(from, to),
+                l4: L4::Icmp(kind, code, [0; 4]),
+                data: quoted[..quoted.len().min(60)].to_vec(),
+            };
+            // From the server, from a router on the way to it, and from the host inside.
+            for reporter in [SERVER.0, [203, 0, 113, 1], CLIENT.0] {
+                let case = format!("{flow}, type {kind}, code {code}, {reporter:?}");
+                let mut nat = nat(|_| ());
+                let (left, answer, life) = begin(&mut nat, flow);
+                let came = into(&mut nat, &answer, 0).unwrap();
+                let state = |nat: &Nat| nat.mappings(Nanos(0)).map(|mapping| mapping.connections.state()).collect();
+                let before: Vec<TcpState> = state(&nat);
+                let passed = match reporter {
+                    inside if inside == CLIENT.0 => out(&mut nat, &report(inside, SERVER.0, &came), SECOND),
+                    outside => into(&mut nat, &report(outside, OUTSIDE, &left), SECOND),
+                };
+                assert!(passed.is_ok(), "{case}: {passed:?}");
+                for second in [1, life] {
+                    assert_eq!(into(&mut nat, &answer, second * SECOND), Ok(came.clone()), "{case}, {second} s");
+                }
+                assert_eq!((before.len(), state(&nat)), (1, before), "{case}");
+            }
+        }
+    }
+}
+
 #[test]
 fn hosts_inside_reach_each_other_by_outside_addresses() {
     let mut nat = nat(|_| ());

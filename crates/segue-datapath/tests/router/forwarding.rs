@@ -1,6 +1,8 @@
-//! Tests of packets with unusual headers: long chains of extension headers, lengths that disagree, wrong checksums.
+//! Tests of packets with unusual headers: long chains of extension headers, lengths that disagree, wrong checksums,
+//! addresses that are not those of one host, options of Geneve that no router knows.
 
-use segue_testkit::build::V6;
+use segue_datapath::knobs::Knobs;
+use segue_testkit::build::{Shim, Tunnel, V6};
 
 use super::*;
 
@@ -8,8 +10,12 @@ use super::*;
 fn extended(extensions: Vec<(u8, Vec<u8>)>, hop_limit: u8, len: usize) -> Vec<u8> {
     let (src, dst) = (v6(1, 2).octets(), v6(2, 2).octets());
     let ip = Ip::V6(V6 { src, dst, hop_limit, extensions, ..V6::new(1, 0, 0) });
-    let l4 = L4::Udp(Udp { src_port: 7, dst_port: 9, checksum: true });
-    Ethernet { dst: OWN[0], src: CLIENT, tags: Vec::new() }.wrap(&Packet { ip, l4, data: vec![7; len] }.bytes())
+    link(0).wrap(&Packet { ip, l4: udp(), data: vec![7; len] }.bytes())
+}
+
+/// Returns the Ethernet header of frames to the router's `port`.
+fn link(port: usize) -> Ethernet {
+    Ethernet { dst: OWN[port], src: [CLIENT, OLD][port], tags: Vec::new() }
 }
 
 /// Returns the neighbours at 2001:db8:1::2 and 2001:db8:2::2.
@@ -69,7 +75,7 @@ fn packets_whose_header_cannot_be_read_are_counted_as_no_ip() {
 /// Returns the frame of an IPv4 packet without DF from the client to the server.
 fn free(l4: L4, data: Vec<u8>) -> Vec<u8> {
     let ip = Ip::V4(V4 { src: [198, 18, 1, 2], dst: [198, 18, 2, 2], df: false, id: 9, ..V4::new(0, 0, 0) });
-    Ethernet { dst: OWN[0], src: CLIENT, tags: Vec::new() }.wrap(&Packet { ip, l4, data }.bytes())
+    link(0).wrap(&Packet { ip, l4, data }.bytes())
 }
 
 fn udp() -> L4 {
@@ -139,5 +145,106 @@ fn packets_with_bytes_behind_what_they_carry_are_fragmented_whole() {
                 assert!(whole == frame[14..], "{padding}");
             });
         }
+    }
+}
+
+/// Tests that no ICMP error is sent about packets from and to reserved addresses (240.0.0.0/4) and limited and directed
+/// broadcasts (RFC 1812, section 4.3.2.7), nor about packets from anycast addresses (RFC 4443, section 2.4 (e.6)), and
+/// that they use up none of the rate limit.
+#[test]
+fn packets_from_and_to_addresses_that_are_not_one_hosts_cause_no_error() {
+    // A host on each side; with the address 203.0.113.9 there is no route.
+    const HOSTS: [[u8; 4]; 2] = [[198, 18, 1, 2], [198, 18, 2, 2]];
+    let shared = [[240, 0, 0, 5], [255, 255, 255, 254], [255; 4], [198, 18, 1, 255], [198, 18, 2, 255]];
+    let short_v6 = |port: usize, hop_limit, src: Ipv6Addr, dst: Ipv6Addr| {
+        let ip = Ip::V6(V6 { src: src.octets(), dst: dst.octets(), hop_limit, ..V6::new(1, 0, 0) });
+        link(port).wrap(&Packet { ip, l4: udp(), data: vec![7; 10] }.bytes())
+    };
+    for has_source_check in [true, false] {
+        in_both_forms(|| {
+            let mut here = Bench::new(1500);
+            here.tables(0, &[&[by_hand(OLD)], &neighbours()[..]].concat());
+            if !has_source_check {
+                let knobs = Knobs::of(|dial| here.router.tune(dial));
+                knobs.set("net.route.source_check", 0).unwrap();
+                knobs.follow(&mut 0, |dial| here.router.tune(dial));
+            }
+            let mut given = Vec::new();
+            for port in [0, 1] {
+                let (near, far) = (HOSTS[port], HOSTS[1 - port]);
+                given.extend(shared.map(|address| (port, short(port, 1, (address, 7), (far, 9)))));
+                given.extend(shared.map(|address| (port, short(port, 64, (address, 7), ([203, 0, 113, 9], 9)))));
+                given.extend(shared.map(|address| (port, short(port, 1, (near, 7), (address, 9)))));
+                let (own, other) = (port as u16 + 1, 2 - port as u16);
+                given.push((port, short_v6(port, 1, v6(own, 0), v6(other, 2))));
+                given.push((port, short_v6(port, 64, v6(other, 0), Ipv6Addr::new(0x2001, 0xdb8, 9, 0, 0, 0, 0, 9))));
+            }
+            let count = given.len() as u64;
+            given.into_iter().for_each(|(port, frame)| here.give(port, vec![frame]));
+            here.rounds(0);
+            here.rounds(1_000_000);
+            assert_eq!((here.sent(0), here.sent(1)), (Vec::new(), Vec::new()));
+            let counters = counters(&here.router);
+            let all = |group, key: &str| -> u64 {
+                counters.iter().filter(|((_, of, name), _)| *of == group && name.starts_with(key)).map(|(_, n)| n).sum()
+            };
+            assert_eq!(all(Group::Port, "icmp_errors"), 0);
+            assert_eq!(all(Group::Drops, "route_") + all(Group::Port, "local"), count, "each is dropped or local");
+            // The same packets from one host to another cause an error each.
+            for port in [0, 1] {
+                let (near, far) = (HOSTS[port], HOSTS[1 - port]);
+                let to_far = [(1, far), (64, [203, 0, 113, 9])].map(|(ttl, to)| short(port, ttl, (near, 7), (to, 9)));
+                let (own, other) = (port as u16 + 1, 2 - port as u16);
+                here.give(port, [&to_far[..], &[short_v6(port, 1, v6(own, 2), v6(other, 2))]].concat());
+                here.rounds(2_000_000);
+                here.rounds(3_000_000);
+                assert_eq!((here.sent(port).len(), here.sent(1 - port).len()), (3, 0), "port {port}");
+            }
+        });
+    }
+}
+
+/// Tests that a router, as a transit device, forwards a Geneve packet whatever its flags and options are: unchanged but
+/// for the TTL, over IPv4 with its checksum (RFC 8926, section 3.4).
+#[test]
+fn geneve_packets_with_unknown_critical_options_are_forwarded() {
+    let inner = Packet { ip: Ip::V4(V4::new(9, 1, 2)), l4: udp(), data: vec![7; 100] }.bytes();
+    let outer = [
+        Ip::V4(V4 { src: [198, 18, 1, 2], dst: [198, 18, 2, 2], ..V4::new(0, 0, 0) }),
+        Ip::V6(V6 { src: v6(1, 2).octets(), dst: v6(2, 2).octets(), ..V6::new(1, 0, 0) }),
+    ];
+    for ip in outer {
+        let header = Udp { src_port: 50_000, dst_port: 6081, checksum: false };
+        let ethernet = Some(Ethernet::default());
+        let tunnel = Tunnel { ip: ip.clone(), udp: Some((header, Shim::Geneve(42, 3))), gre: None, ethernet };
+        let datagram = tunnel.wrap(&inner);
+        let geneve = if matches!(ip, Ip::V4(_)) { 28 } else { 48 };
+        assert_eq!(datagram[geneve..geneve + 12], [3, 0, 0x65, 0x58, 0, 0, 42, 0, 1, 2, 3, 2], "one option");
+        // The offset of a byte, and what is set there: a critical option, one with the flag C, the flag O, a version.
+        let changes = [(10, 0x80), (1, 0x40), (1, 0x80), (0, 0x40)];
+        let changed = changes.map(|(at, bits)| {
+            let mut changed = datagram.clone();
+            changed[geneve + at] |= bits;
+            changed[geneve + 10] |= 0x80;
+            link(0).wrap(&changed)
+        });
+        in_both_forms(|| {
+            let mut here = Bench::new(1500);
+            here.tables(0, &[&[by_hand(OLD)], &neighbours()[..]].concat());
+            here.give(0, changed.to_vec());
+            here.rounds(0);
+            let (sent, expected) = (
+                here.sent(1),
+                changed.clone().map(|mut frame| {
+                    frame.splice(..12, [OLD, OWN[1]].concat());
+                    match ip {
+                        Ip::V4(_) => set_field(&mut frame, 22, 0x3f11),
+                        Ip::V6(_) => frame[21] = 63,
+                    }
+                    frame
+                }),
+            );
+            assert_eq!(sent, expected);
+        });
     }
 }

@@ -93,11 +93,14 @@ impl Bench {
 
     /// Sends the kernel's tables to the router, with the client and the given neighbours.
     fn tables(&mut self, now: u64, neighbours: &[Neighbour]) {
-        let mut routes = Routes::new(10);
+        let mut routes = Routes::new(12);
         for (port, mtu) in [(0, 1500), (1, self.mtu)] {
             let action = Action::Forward { port, via: None, mtu };
             routes.insert(Table::Main, [198, 18, port as u8 + 1, 0].into(), 24, action).unwrap();
             routes.insert(Table::Main, v6(port + 1, 0).into(), 64, action).unwrap();
+            // The directed broadcast, and the anycast address of the routers.
+            routes.insert(Table::Local, [198, 18, port as u8 + 1, 255].into(), 32, Action::Local).unwrap();
+            routes.insert(Table::Local, v6(port + 1, 0).into(), 128, Action::Local).unwrap();
         }
         if let Some(own) = self.local {
             routes.insert(Table::Local, own.into(), 32, Action::Local).unwrap();

@@ -341,6 +341,33 @@ fn a_udp_checksum_of_zero_is_sent_as_all_ones() {
     );
 }
 
+/// Tests that an outer UDP checksum that comes out as zero is sent as all ones, over IPv6 (RFC 6935, section 5) as over
+/// IPv4, in every tunnel form.
+#[test]
+fn an_outer_udp_checksum_of_zero_is_sent_as_all_ones() {
+    let mut over = [0, 0];
+    for (is_tcp, ip) in [(true, v4(1, 7)), (false, v6(1))] {
+        for mut tunnel in every_tunnel(matches!(ip, Ip::V4(_))) {
+            let is_v6 = matches!(tunnel.ip, Ip::V6(_));
+            let field = if is_v6 { 46..48 } else { 26..28 };
+            let of = |tunnel: &Tunnel| Case::new(inner(ip.clone(), is_tcp, 300), 100).within(tunnel.clone());
+            let found = of(&tunnel).expected(0..100)[field.clone()].try_into().map(u16::from_be_bytes).unwrap();
+            let Some((udp, _)) = tunnel.udp.as_mut().filter(|(udp, _)| udp.checksum) else { continue };
+            // With this source port the sum of the first segment is all ones.
+            let (port, carry) = udp.src_port.overflowing_add(found);
+            udp.src_port = port + u16::from(carry);
+            let case = of(&tunnel);
+            for limits in [Limits::NONE, PORT_CSUM] {
+                check_case(&case, &limits);
+                let out = split_both(&case.train(), &limits).unwrap().0;
+                assert_eq!(out[0].bytes[field.clone()], [0xff, 0xff], "{case:?}");
+            }
+            over[usize::from(is_v6)] += 1;
+        }
+    }
+    assert!(over.iter().all(|count| *count > 40), "{over:?}");
+}
+
 #[test]
 fn a_port_takes_more_than_an_ip_packet_only_if_it_takes_more_than_one_and_the_longest_headers() {
     // Whole it has 65,652 bytes.

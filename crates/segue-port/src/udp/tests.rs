@@ -14,6 +14,7 @@ use crate::testing::{self, bytes};
 
 mod adopt;
 mod pending;
+mod zero_checksum;
 
 const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);

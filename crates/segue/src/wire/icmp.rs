@@ -337,9 +337,12 @@ mod tests {
             ("0.0.0.0", b, protocol::UDP, 0, 0, false),
             ("127.0.0.1", b, protocol::UDP, 0, 0, false),
             ("239.0.0.1", b, protocol::UDP, 0, 0, false),
+            ("240.0.0.1", b, protocol::UDP, 0, 0, false),
+            ("255.255.255.254", b, protocol::UDP, 0, 0, false),
             ("255.255.255.255", b, protocol::UDP, 0, 0, false),
             (a, "0.0.0.0", protocol::UDP, 0, 0, false),
             (a, "239.0.0.1", protocol::UDP, 0, 0, false),
+            (a, "240.0.0.1", protocol::UDP, 0, 0, false),
             (a, "255.255.255.255", protocol::UDP, 0, 0, false),
         ] {
             let packet = v4_of(source, destination, number, kind, fragment);

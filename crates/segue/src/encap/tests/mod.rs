@@ -2,6 +2,7 @@
 //! without the engine.
 
 mod golden;
+mod outer;
 mod plain;
 mod property;
 mod refusals;
