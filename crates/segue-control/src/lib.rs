@@ -10,6 +10,7 @@
 //!   services;
 //! - [`place`] names the directories of the sockets, and [`lock`] is the lock of one;
 //! - [`fleet`] is the state of the agent that feeds a tunnel its peers;
+//! - [`confinement`] is the sandbox of a process that asks control sockets and reads from the network;
 //! - [`health`] explains the codes of the problems that HEALTH names;
 //! - [`json`] reads all of them, within a bound of memory;
 //! - [`error`] is the error type of the programs: what failed, why, and what to try;
@@ -44,6 +45,7 @@
 //! belongs to the process that moves packets.
 
 pub mod client;
+pub mod confinement;
 pub mod error;
 pub mod event;
 mod exchange;

@@ -109,6 +109,26 @@ pub fn to_search() -> Vec<PathBuf> {
     usable(paths)
 }
 
+/// Returns the directories that a process must be able to read to ask instances: those of today, and those that it must
+/// be able to list, in which directories may appear. A directory for new instances is made where there is none, so that
+/// there seldom are any of the latter.
+pub(crate) fn for_asking() -> (Vec<PathBuf>, Vec<PathBuf>) {
+    let is_there = |place: &Place| match fs::symlink_metadata(&place.path) {
+        Ok(data) => trusted(&data),
+        Err(_) => make(place).is_ok(),
+    };
+    let has_own = places().iter().any(is_there);
+    let present = to_search().into_iter().chain(of_roots_agents()).collect();
+    // What root starts later uses the directory that is there.
+    let later = match chosen() {
+        _ if has_own && sys::euid() == 0 => Vec::new(),
+        Some(path) => vec![path],
+        None => OF_ROOT.map(PathBuf::from).to_vec(),
+    };
+    let parent = |path: &PathBuf| path.ancestors().skip(1).find(|path| path.is_dir()).map(Path::to_owned);
+    (present, later.iter().filter(|path| !path.exists()).filter_map(parent).collect())
+}
+
 /// Returns whether `folder` is one of the directories of [`to_search`], whatever path leads to it.
 pub fn is_searched(folder: &Path) -> bool {
     let identity = |path: &Path| fs::metadata(path).ok().map(|data| (data.dev(), data.ino()));

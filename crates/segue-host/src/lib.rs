@@ -10,6 +10,7 @@
 //! - [`names`] asks the resolver for the addresses of several names at a time;
 //! - [`process`] and [`memory`] are what a supervisor needs: changes of a child, numbers shared with it, and rights to
 //!   give up;
+//! - [`sandbox`] has the limits of Landlock, and the filter of system calls of a process that asks others;
 //! - [`activation`] takes over the sockets that a service manager passes, and [`clock`] knows the time zone;
 //! - [`address`] parses addresses with a port, and has the rule for those of one host; [`capability`], [`interface`]
 //!   and [`prefix`] are the small types for these.
@@ -51,5 +52,6 @@ pub mod netlink;
 pub mod peer;
 pub mod prefix;
 pub mod process;
+pub mod sandbox;
 pub mod signals;
 pub mod sys;

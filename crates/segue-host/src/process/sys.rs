@@ -258,6 +258,31 @@ pub fn limit_capabilities(keep: &[Capability]) -> io::Result<()> {
     const PR_CAP_AMBIENT_CLEAR_ALL: libc::c_ulong = 4;
     // SAFETY: plain numbers.
     unsafe { libc::prctl(libc::PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) };
+    change_capabilities(
+        |sets, kept| {
+            let permitted = sets.permitted & kept;
+            Sets { effective: permitted, permitted, inheritable: 0 }
+        },
+        keep,
+    )
+}
+
+/// Drops all capabilities of the calling thread except `keep` from each of its sets, so that programs that it starts
+/// get those of `keep` that they would have had.
+pub fn limit_passed_on_capabilities(keep: &[Capability]) -> io::Result<()> {
+    // The kernel takes from the ambient set what leaves one of these.
+    change_capabilities(
+        |sets, kept| Sets {
+            effective: sets.effective & kept,
+            permitted: sets.permitted & kept,
+            inheritable: sets.inheritable & kept,
+        },
+        keep,
+    )
+}
+
+/// Changes the capability sets of the calling thread by `change`, which gets each half of them with that of `keep`.
+fn change_capabilities(change: impl Fn(Sets, u32) -> Sets, keep: &[Capability]) -> io::Result<()> {
     let header = Header { version: VERSION_3, pid: 0 };
     let mut sets = [Sets::default(); 2];
     // SAFETY: both structures have the layout of capget(2) version 3 and outlive the call.
@@ -266,9 +291,7 @@ pub fn limit_capabilities(keep: &[Capability]) -> io::Result<()> {
     }
     let kept = keep.iter().fold(0u64, |kept, capability| kept | 1 << (*capability as u32));
     for (at, set) in sets.iter_mut().enumerate() {
-        set.permitted &= (kept >> (32 * at)) as u32;
-        set.effective = set.permitted;
-        set.inheritable = 0;
+        *set = change(*set, (kept >> (32 * at)) as u32);
     }
     // SAFETY: as above.
     if unsafe { libc::syscall(libc::SYS_capset, &header, sets.as_ptr()) } != 0 {
@@ -290,8 +313,8 @@ pub struct Step {
     pub k: u32,
 }
 
-/// Filters the system calls of this thread and of the processes that it starts (seccomp(2)), without no_new_privs: it
-/// needs CAP_SYS_ADMIN.
+/// Filters the system calls of this thread and of the processes that it starts (seccomp(2)): it needs CAP_SYS_ADMIN, or
+/// no_new_privs.
 pub fn filter_calls(program: &[Step]) -> io::Result<()> {
     let steps = program.iter().map(|step| libc::sock_filter { code: step.code, jt: step.jt, jf: step.jf, k: step.k });
     let mut steps: Vec<libc::sock_filter> = steps.collect();

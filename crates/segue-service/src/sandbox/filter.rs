@@ -8,9 +8,11 @@
 use std::collections::BTreeMap;
 
 use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
-    TargetArch, apply_filter, apply_filter_all_threads,
+    BpfProgram, SeccompAction, SeccompCmpOp, SeccompFilter, SeccompRule, TargetArch, apply_filter,
+    apply_filter_all_threads,
 };
+use segue_host::sandbox::filter::old_clone;
+use segue_host::sandbox::{one_of, when};
 
 /// System calls of every process, with any arguments.
 const EVERYWHERE: &[libc::c_long] = &[
@@ -226,14 +228,6 @@ pub(super) fn apply(purpose: Purpose, allowed: &Allowed<'_>) -> Result<(), Strin
     apply_filter(&program).map_err(|error| error.to_string())
 }
 
-/// Compiles the filter that answers clone3 with ENOSYS.
-fn old_clone() -> Result<BpfProgram, seccompiler::BackendError> {
-    let rules = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
-    let answer = SeccompAction::Errno(libc::ENOSYS as u32);
-    let arch = TargetArch::try_from(std::env::consts::ARCH)?;
-    SeccompFilter::new(rules, SeccompAction::Allow, answer, arch)?.try_into()
-}
-
 /// Compiles the filter of a purpose.
 fn program(purpose: Purpose, more: &Allowed<'_>) -> Result<BpfProgram, seccompiler::BackendError> {
     let arch = TargetArch::try_from(std::env::consts::ARCH)?;
@@ -294,19 +288,6 @@ fn rules(purpose: Purpose, more: &Allowed<'_>) -> Result<BTreeMap<i64, Vec<Secco
         Purpose::Waiting => {}
     }
     Ok(rules)
-}
-
-/// Returns rules that allow each of the given values of one argument.
-fn one_of(argument: u8, values: impl IntoIterator<Item = u64>) -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
-    values.into_iter().map(|value| when(&[(argument, SeccompCmpOp::Eq, value)])).collect()
-}
-
-/// Returns a rule for arguments by their positions, all of which must match.
-fn when(arguments: &[(u8, SeccompCmpOp, u64)]) -> Result<SeccompRule, seccompiler::BackendError> {
-    let conditions = arguments
-        .iter()
-        .map(|(place, op, value)| SeccompCondition::new(*place, SeccompCmpArgLen::Dword, op.clone(), *value));
-    SeccompRule::new(conditions.collect::<Result<_, _>>()?)
 }
 
 #[cfg(test)]

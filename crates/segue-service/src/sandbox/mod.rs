@@ -19,19 +19,21 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use segue_control::confinement::weak;
 use segue_control::error::{Error, Kind};
 use segue_control::event::{LogEntry, LogEvent};
 use segue_control::lock::Lock;
 pub use segue_control::model::Sandbox;
 use segue_host::process;
+use segue_host::sandbox::{Signalling, restrict};
 use segue_host::signals::Signals;
 use segue_host::sys::{self, Forked};
 
 use crate::report::Report;
 use crate::socket_file::SocketFile;
 
-use self::confinement::{Signalling, failed, restrict, weak};
-pub use confinement::{SandboxConfig, WEAK};
+use self::confinement::failed;
+pub use confinement::SandboxConfig;
 pub use filter::Allowed;
 pub use helper::{Helper, Rounds};
 pub use opening::{AccessRights, NewUser, confine};
@@ -84,7 +86,7 @@ pub fn enter(
             Error::new(Kind::System, "the supervisor has ended", "start again").why("another process killed it")
         );
     }
-    let landlock = restrict(&[], None, Signalling::Inside);
+    let landlock = restrict(&[], &[], Signalling::Inside);
     let seccomp = filter::apply(filter::Purpose::Starting, &life.allowed);
     let sandbox = Sandbox { user: name, supervised: true, landlock, seccomp: seccomp.is_ok() };
     if !landlock {

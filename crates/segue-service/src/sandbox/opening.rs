@@ -6,9 +6,9 @@ use landlock::{AccessFs, BitFlags};
 use segue_control::error::Error;
 use segue_control::lock::Lock;
 use segue_control::place;
+use segue_host::sandbox::{Signalling, restrict};
 use segue_host::{process, sys};
 
-use super::confinement::{Signalling, restrict};
 use super::filter::{self, Allowed, Purpose};
 use super::user::{self, User};
 
@@ -71,7 +71,7 @@ pub fn confine(reach: &AccessRights<'_>, is_weak: bool) -> Result<(), String> {
         .filter(|(path, _)| Path::new(path).exists())
         .map(|(path, access)| (PathBuf::from(path), access))
         .collect();
-    if !restrict(&folders, reach.tcp_port, Signalling::Inside) && !is_weak {
+    if !restrict(&folders, reach.tcp_port.as_slice(), Signalling::Inside) && !is_weak {
         return Err("this kernel has no Landlock".to_owned());
     }
     let &AccessRights { ioctls, accepts, families, .. } = reach;

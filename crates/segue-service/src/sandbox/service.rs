@@ -65,7 +65,7 @@ const NEVER: &[libc::c_long] = &[
 ];
 
 /// Denies the given system calls to this process and to all processes that it starts from now on. The process must have
-/// one thread and CAP_SYS_ADMIN; what it starts keeps the rights that it would have.
+/// one thread, and CAP_SYS_ADMIN or no_new_privs.
 ///
 /// # Errors
 /// Where the kernel has no filters of system calls, or refuses.

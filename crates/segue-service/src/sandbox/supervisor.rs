@@ -6,15 +6,17 @@ use std::process;
 use std::time::{Duration, Instant};
 
 use landlock::AccessFs;
+use segue_control::confinement::weak;
 use segue_control::error::{Error, Kind};
 use segue_control::event::{LogEntry, LogEvent};
 use segue_host::capability::Capability;
 use segue_host::process::{Change, change, forget_environment, limit_capabilities};
+use segue_host::sandbox::{Signalling, restrict};
 use segue_host::signals::{SignalAction, Signals};
 use segue_host::sys::{self, Ended, Pid, Want};
 use segue_port::vhost;
 
-use super::confinement::{SandboxConfig, Signalling, failed, restrict, weak};
+use super::confinement::{SandboxConfig, failed};
 use super::filter;
 use super::helper::Watched;
 use crate::heartbeat::{How, Stall, Watch};
@@ -182,7 +184,7 @@ fn confine(socket: &SocketFile, life: &SandboxConfig<'_>) -> Result<(), Error> {
     let folder = socket.folder().map(Path::to_owned);
     let removes: Vec<_> = folder.map(|folder| (folder, AccessFs::RemoveFile.into())).into_iter().collect();
     // The child says what is missing here.
-    let landlock = restrict(&removes, None, Signalling::AnyProcess);
+    let landlock = restrict(&removes, &[], Signalling::AnyProcess);
     let seccomp = filter::apply(filter::Purpose::Waiting, &filter::Allowed::default());
     match (landlock, seccomp) {
         (true, Ok(())) => Ok(()),

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
+use segue_control::confinement::WEAK;
 use segue_control::error::Error;
 use segue_control::knobs::is_of;
 use segue_host::names::CachedAddress;
@@ -11,7 +12,6 @@ use segue_host::netlink::Netlink;
 use serde::{Deserialize, Serialize};
 
 use crate::gateway::config::Config;
-use crate::sandbox::WEAK;
 use crate::tunnel::engine;
 use crate::tunnel::kinds::PeerTable;
 use crate::tunnel::plan::Plan;
@@ -152,6 +152,11 @@ impl InstanceSpec {
     pub fn process_words(&self) -> Vec<String> {
         let word = |token: &Token| token.address.map_or_else(|| token.text.clone(), |address| address.to_string());
         self.tokens.iter().map(word).collect()
+    }
+
+    /// Returns whether the instance may run without a part of the sandbox that the kernel lacks.
+    pub(super) fn is_weak(&self) -> bool {
+        self.tokens.iter().any(is_weak)
     }
 
     /// Returns the addresses of the remotes that are names, each with its tunnel.
