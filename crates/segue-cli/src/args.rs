@@ -295,6 +295,9 @@ pub(crate) struct Metrics {
     /// List the metrics: names, types and labels
     #[arg(long)]
     pub(crate) list: bool,
+    /// Serve even if the kernel has no Landlock or no seccomp filters
+    #[arg(long, hide_short_help = true)]
+    pub(crate) weak_sandbox: bool,
     /// Process id of the supervisor, with which this process ends
     #[arg(long, value_name = "PID", hide = true)]
     pub(crate) supervised: Option<i32>,

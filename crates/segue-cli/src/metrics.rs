@@ -13,7 +13,7 @@ use segue_metrics::family::FAMILIES;
 use segue_metrics::listen::Listener;
 use segue_metrics::serve::{Server, TextFile};
 use segue_metrics::text::{self, Format, SCHEMA};
-use segue_metrics::{Scrape, textfile};
+use segue_metrics::{Scrape, confine, textfile};
 use segue_service::report::Report;
 use segue_service::{daemon, reasons};
 use serde_json::json;
@@ -87,8 +87,8 @@ fn serve(args: &Metrics, out: &Out) -> Result<(), Error> {
         textfile::write(path, &text::render(&scrape.samples(reasons::sentence), Format::Prometheus))
             .map_err(|error| unwritten(path, &error))?;
     }
-    give_up_rights()?;
-    announce(args, &listeners, &*report);
+    let lacks = confine(&args.listen, args.textfile.as_deref(), args.weak_sandbox)?;
+    announce(args, &listeners, &lacks, &*report);
     let noted = Arc::clone(&report);
     let path = args.textfile.clone().unwrap_or_default();
     let server = Server {
@@ -106,9 +106,9 @@ fn serve(args: &Metrics, out: &Out) -> Result<(), Error> {
     })
 }
 
-/// Reports the addresses and files of the metrics.
-fn announce(args: &Metrics, listeners: &[Listener], out: &dyn Report) {
-    let mut notes = Vec::new();
+/// Reports the addresses and files of the metrics, and what the sandbox lacks.
+fn announce(args: &Metrics, listeners: &[Listener], lacks: &[String], out: &dyn Report) {
+    let mut notes = lacks.to_vec();
     for listener in listeners.iter().filter(|listener| listener.is_public()) {
         let address = listener.address().map(|address| address.to_string()).unwrap_or_default();
         notes.push(format!("any host that reaches {address} can read them: there is no password and no encryption"));
@@ -132,17 +132,6 @@ fn announce(args: &Metrics, listeners: &[Listener], out: &dyn Report) {
     }
     notes.iter().for_each(|note| out.note(&format!("note: {note}")));
     out.note(&format!("metrics: {}", places.join(", ")));
-}
-
-/// Drops the privileges that the server does not need. Root keeps the right to reach control sockets and folders of
-/// other users.
-fn give_up_rights() -> Result<(), Error> {
-    const CAP_DAC_OVERRIDE: u64 = 1 << 1;
-    let kept = if sys::euid() == 0 { CAP_DAC_OVERRIDE } else { 0 };
-    sys::drop_bounding_set();
-    sys::keep_capabilities(kept).and_then(|()| sys::no_new_privs()).map_err(|error| {
-        Error::system("cannot drop capabilities", &error, "segue doctor").why("without that, metrics are not served")
-    })
 }
 
 fn unwritten(path: &Path, error: &io::Error) -> Error {

@@ -155,6 +155,9 @@ pub struct Etcd {
     /// The largest number of peers.
     #[arg(long, value_name = "N", default_value_t = crate::roster::PEERS)]
     pub max_peers: usize,
+    /// Run even if the kernel has no Landlock or no seccomp filters.
+    #[arg(long)]
+    pub weak_sandbox: bool,
 }
 
 /// A keyword of `--offer`.

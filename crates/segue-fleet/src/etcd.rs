@@ -10,6 +10,7 @@
 
 use std::fmt;
 use std::io::{BufRead, BufReader, Read};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use base64::Engine;
@@ -140,6 +141,19 @@ impl Etcd {
     /// Returns the member that answered last, or to which the next request goes.
     pub fn endpoint(&self) -> &str {
         &self.endpoints[self.at]
+    }
+
+    /// Returns the TCP ports of the members, and the first member that is known by a name, with its port.
+    pub fn destinations(&self) -> (Vec<u16>, Option<(String, u16)>) {
+        let parts = |url: &String| {
+            let uri: ureq::http::Uri = url.parse().ok()?;
+            let usual = if uri.scheme_str() == Some("https") { 443 } else { 80 };
+            Some((uri.host()?.to_owned(), uri.port_u16().unwrap_or(usual)))
+        };
+        let members: Vec<(String, u16)> = self.endpoints.iter().filter_map(parts).collect();
+        let ports = members.iter().map(|(_, port)| *port).collect();
+        let is_name = |host: &str| host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().is_err();
+        (ports, members.into_iter().find(|(host, _)| is_name(host)))
     }
 
     /// Returns the entry of a key, if there is one.
@@ -503,6 +517,18 @@ fn after_all(prefix: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn destinations_of_a_client_are_the_ports_of_its_members_and_the_first_that_has_a_name() {
+        let of = |urls: &[&str]| {
+            Etcd::new(Agent::new_with_defaults(), urls.iter().map(|url| (*url).to_owned()).collect(), None)
+        };
+        let addresses =
+            of(&["https://198.18.0.1:2379", "http://[::1]:2389", "https://198.18.0.2", "http://198.18.0.3"]);
+        assert_eq!(addresses.destinations(), (vec![2379, 2389, 443, 80], None));
+        let named = of(&["https://198.18.0.1:1", "https://etcd.example:2"]);
+        assert_eq!(named.destinations(), (vec![1, 2], Some(("etcd.example".to_owned(), 2))));
+    }
 
     #[test]
     fn the_range_of_a_prefix_ends_before_the_next_one() {

@@ -1,14 +1,16 @@
 //! The program `segue-fleet`, which `segue fleet` starts: command line, log and signals. The library does the work.
 
 use std::fs::{self, File};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
 use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::{self, SyncSender};
 use std::thread;
 use std::time::Duration;
 
 use clap::Parser;
+use segue_control::confinement::{Needs, confine};
 use segue_control::error::{Error, Kind, printable};
 use segue_control::fleet::{self, FleetState};
 use segue_control::peers::{self, Encap};
@@ -16,12 +18,14 @@ use segue_fleet::agent::{self, Announce, Settings};
 use segue_fleet::args::{Call, Cli, Command, Etcd, Hook, Mode, Offered};
 use segue_fleet::connect;
 use segue_fleet::datapath::{Datapath, LocalEndpoint, Tunnel};
+use segue_fleet::etcd::Etcd as Client;
 use segue_fleet::event::Event;
 use segue_fleet::hook::{self, Takes};
 use segue_fleet::keeper::Terms;
 use segue_fleet::lease::Offer;
 use segue_fleet::subnet_env::SubnetEnv;
 use segue_host::netlink::Netlink;
+use segue_host::sandbox::filter::Tasks;
 use segue_host::signals::{SignalAction, Signals};
 use segue_host::sys;
 
@@ -74,6 +78,10 @@ fn etcd(args: &Etcd) -> Result<(), Error> {
         (None, None) => return wrong("--iface or --public-ip is missing".to_owned(), "other hosts need an address"),
     };
     let client = connect::etcd(args)?;
+    if let (_, Some(named)) = client.destinations() {
+        // The C library loads the modules of its resolver, which the sandbox does not let it do later.
+        let _ = named.to_socket_addrs();
+    }
     let unwritable = |error: &std::io::Error| {
         Error::system("cannot write beside the control sockets", error, "segue help run").why("the state goes there")
     };
@@ -85,16 +93,18 @@ fn etcd(args: &Etcd) -> Result<(), Error> {
     let mut signals = Signals::new().map_err(|error| {
         Error::system("cannot read signals", &error, "segue doctor").why("the kernel has no signalfd")
     })?;
-    give_up_rights()?;
+    let before = SubnetEnv::read(&subnet_file).map(|file| file.subnet);
+    let mut log = Log { failed: false };
+    let lacks = give_up_rights(args, &client, &subnet_file)?;
+    lacks.iter().for_each(|lack| log.note(&format!("note: {lack}")));
     let (events, inbox) = mpsc::sync_channel(REPORTS);
     let stop = events.clone();
     thread::spawn(move || wait_for_signal(&mut signals, &stop));
-    let before = SubnetEnv::read(&subnet_file).map(|file| file.subnet);
     let (prefix, name, ttl) = (args.prefix.clone(), args.dev.clone(), args.ttl);
     let mut tunnel = Tunnel { name: name.clone() };
     let terms = Terms { prefix, address, name, end: LocalEndpoint::default(), offer, ttl, before };
     let settings = Settings { terms, subnet_file, limit: args.max_peers };
-    let done = agent::run(settings, &client, &mut tunnel, &mut Log { failed: false }, (events, inbox));
+    let done = agent::run(settings, &client, &mut tunnel, &mut log, (events, inbox));
     // After an error the state stays, by which HEALTH knows of the end and why.
     if done.is_ok() {
         fleet::remove(&args.dev);
@@ -201,14 +211,24 @@ fn lock(name: &str) -> Result<File, Error> {
     }
 }
 
-/// Drops the capabilities that the agent does not need. Root keeps access to the control sockets of other users.
-fn give_up_rights() -> Result<(), Error> {
-    const CAP_DAC_OVERRIDE: u64 = 1 << 1;
-    let kept = if sys::euid() == 0 { CAP_DAC_OVERRIDE } else { 0 };
-    sys::drop_bounding_set();
-    sys::keep_capabilities(kept).and_then(|()| sys::no_new_privs()).map_err(|error| {
-        Error::system("cannot drop capabilities", &error, "segue doctor").why("the agent does not run with them")
-    })
+/// Drops the privileges that the agent does not need, and returns what the sandbox lacks. It asks the members of etcd
+/// and the tunnel, and writes its state and `subnet_file`. Members that are names need the files of the resolver, which
+/// other programs replace.
+fn give_up_rights(args: &Etcd, client: &Client, subnet_file: &Path) -> Result<Vec<String>, Error> {
+    const RESOLVER: [&str; 4] = ["/etc", "/run/systemd/resolve", "/run/NetworkManager", "/run/resolvconf"];
+    const DNS: u16 = 53;
+    let (mut tcp_ports, named) = client.destinations();
+    let resolves = named.is_some();
+    // The MTU of the tunnel.
+    let mut reads = vec![PathBuf::from("/sys/devices/virtual/net")];
+    if resolves {
+        tcp_ports.push(DNS);
+        reads.extend(RESOLVER.map(PathBuf::from));
+    }
+    let families = &[libc::AF_UNIX, libc::AF_INET, libc::AF_INET6];
+    let tasks = Tasks { families, changes: true, threads: true, resolves, ..Tasks::default() };
+    let replaces = vec![subnet_file.to_owned()];
+    confine(&Needs { has_state: true, reads, replaces, tcp_ports, tasks, ..Needs::default() }, args.weak_sandbox)
 }
 
 /// The output of the agent: the log on stderr, and the state file.

@@ -6,7 +6,8 @@
 //! # Lifecycle
 //! 1. [`Scrape::now`] asks every instance that this user can see.
 //! 2. [`Scrape::samples`] turns the answers into samples, [`text::render`] the samples into text.
-//! 3. [`serve::Server`] does both for each request over HTTP, [`textfile::write`] for node_exporter's textfile
+//! 3. [`confine`] gives up the rights that a server does not need.
+//! 4. [`serve::Server`] does both for each request over HTTP, [`textfile::write`] for node_exporter's textfile
 //!    collector.
 //!
 //! # Promises
@@ -21,6 +22,7 @@
 //! HTTP/1.1 without TLS, users or persistent connections: it belongs on a loopback address, a unix socket, or behind a
 //! proxy.
 
+mod confinement;
 pub mod family;
 pub mod listen;
 pub mod request;
@@ -29,4 +31,5 @@ pub mod serve;
 pub mod text;
 pub mod textfile;
 
+pub use confinement::confine;
 pub use scrape::{Scrape, Sentence};

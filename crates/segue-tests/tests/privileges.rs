@@ -17,6 +17,10 @@ const WORDS: &str = "dev sg1 local 198.18.0.1 remote 198.18.0.2 encap gue";
 const KILL: u64 = 1 << 5;
 const DAC_READ_SEARCH: u64 = 1 << 2;
 const SYS_RESOURCE: u64 = 1 << 24;
+const SYS_CHROOT: u64 = 1 << 18;
+const MKNOD: u64 = 1 << 27;
+/// A user that no instance takes by itself.
+const USER: u32 = 61_234;
 
 /// Starts `segue` with the given words at host A, from a shell that passes a file and a secret on to it.
 fn start(ground: &Ground, words: &str) -> Process {
@@ -182,6 +186,59 @@ fn without_landlock_or_seccomp_an_instance_ends_unless_it_may_go_on() {
         assert!(text.contains("sandbox  ") && text.contains(left), "{what}: {text}");
         weak.terminate();
         assert_eq!(weak.wait(PATIENCE).unwrap().code(), Some(0), "{what}: {}", weak.last_words());
+    }
+}
+
+#[test]
+fn without_landlock_or_seccomp_metrics_and_agent_end_unless_they_may_go_on() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["ip"]) else { return };
+    ground.a.run("ip", &["link", "set", "lo", "up"]).unwrap();
+    let fleet = "fleet etcd --dev sg1 --public-ip 198.18.0.1 --endpoints http://127.0.0.1:2379";
+    for (call, what) in [
+        (libc::SYS_landlock_create_ruleset, "no Landlock here"),
+        (libc::SYS_seccomp, "no filters of system calls here"),
+    ] {
+        for (words, is_up) in [("metrics --listen 127.0.0.1:0", "http://127.0.0.1:"), (fleet, "note: no ")] {
+            let start = |more: &[&str]| {
+                let mut command = ground.a.command(&ground.program);
+                command.args(words.split(' ')).args(more);
+                sys::without_call(&mut command, call);
+                Process::spawn(command, b"").unwrap()
+            };
+            let mut refused = start(&[]);
+            let status = refused.wait(PATIENCE).unwrap();
+            assert_eq!(status.code(), Some(1), "{words}: {}", refused.last_words());
+            let said = refused.stderr();
+            assert!(said.contains("--weak-sandbox") && said.contains(what), "{words}: {said}");
+            let mut weak = start(&["--weak-sandbox"]);
+            until("it is up", || (weak.stderr().contains(is_up) && weak.stderr().contains(what)).then_some(()));
+            weak.terminate();
+            assert_eq!(weak.wait(PATIENCE).unwrap().code(), Some(0), "{words}: {}", weak.last_words());
+        }
+    }
+}
+
+#[test]
+fn without_seccomp_a_service_ends_unless_all_of_its_instances_may_go_on() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    let directory = Directory::new();
+    let file = directory.file("segue.toml");
+    let weak = "weak-sandbox = true\n";
+    for (second, is_refused) in [("", true), (weak, false)] {
+        fs::write(&file, tunnel(Peer::A, 1, weak) + &tunnel(Peer::A, 2, second)).unwrap();
+        let mut command = ground.a.command(&ground.program);
+        command.args(["run", "-c"]).arg(&file);
+        sys::without_call(&mut command, libc::SYS_seccomp);
+        let mut service = Process::spawn(command, b"").unwrap();
+        if is_refused {
+            assert_eq!(service.wait(PATIENCE).unwrap().code(), Some(1), "{}", service.last_words());
+            let said = service.stderr();
+            assert!(said.contains("for the service") && said.contains("weak-sandbox = true"), "{said}");
+            continue;
+        }
+        worker(&ground, &mut service);
+        service.terminate();
+        assert_eq!(service.wait(PATIENCE).unwrap().code(), Some(0), "{}", service.last_words());
     }
 }
 
@@ -351,6 +408,66 @@ mod inside {
         assert_eq!(super::worker(&ground, &mut process), worker);
         process.terminate();
         assert_eq!(process.wait(PATIENCE).unwrap().code(), Some(0), "{}", process.last_words());
+    }
+
+    #[test]
+    fn a_service_without_all_rights_of_root_has_its_filter_and_the_capabilities_of_its_instances_alone() {
+        let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["setpriv"]) else { return };
+        let directory = Directory::new();
+        let (file, folder) = (directory.file("segue.toml"), directory.file("sockets"));
+        fs::write(&file, tunnel(Peer::A, 1, "")).unwrap();
+        fs::create_dir(&folder).unwrap();
+        let ambient = "-all,+net_admin,+net_raw,+dac_override,+sys_chroot,+mknod";
+        let user = [
+            format!("--reuid={USER}"),
+            format!("--regid={USER}"),
+            "--clear-groups".to_owned(),
+            format!("--inh-caps={ambient}"),
+            format!("--ambient-caps={ambient}"),
+        ];
+        // As the units do it; as a unit with root; and as a container without CAP_SYS_ADMIN.
+        for words in [&user[..], &["--no-new-privs".to_owned()], &["--bounding-set=-sys_admin".to_owned()]] {
+            let owner = if words.len() > 1 { USER } else { 0 };
+            std::os::unix::fs::chown(&folder, Some(owner), Some(owner)).unwrap();
+            let mut command = ground.a.command("setpriv");
+            command.env("SEGUE_RUNTIME_DIR", &folder).args(words).arg(&ground.program).args(["run", "-c"]).arg(&file);
+            let mut process = Process::spawn(command, b"").unwrap();
+            let begin = Instant::now();
+            let worker = loop {
+                let mut stat = ground.a.command(&ground.program);
+                stat.env("SEGUE_RUNTIME_DIR", &folder).args(["stat", "sg1", "-j"]);
+                let stat: serde_json::Value =
+                    serde_json::from_slice(&stat.output().unwrap().stdout).unwrap_or_default();
+                if let Some(pid) = stat["instances"][0]["pid"].as_u64() {
+                    break u32::try_from(pid).unwrap();
+                }
+                assert!(process.ended().is_none() && begin.elapsed() < PATIENCE, "{words:?}: {}", process.last_words());
+                std::thread::sleep(Duration::from_millis(10));
+            };
+            assert_eq!(capabilities(worker), [0; 2], "{words:?}");
+            let service = parent(parent(worker));
+            assert_eq!(service, process.id());
+            let text = status(service);
+            assert_eq!((field(&text, "NoNewPrivs"), field(&text, "Seccomp")), ("1", "2"), "{words:?}: {text}");
+            let (held, net_admin) = (capabilities(service), 1 << 12);
+            let [effective, permitted] = held;
+            assert_eq!((effective | permitted) & (MKNOD | SYS_CHROOT), 0, "{words:?}: {text}");
+            assert_eq!(effective & net_admin, net_admin, "{words:?}: {text}");
+            let Some(held) = Held::allowed(service) else { return };
+            let never = [
+                libc::SYS_ptrace,
+                libc::SYS_process_vm_readv,
+                libc::SYS_io_uring_setup,
+                libc::SYS_userfaultfd,
+                libc::SYS_perf_event_open,
+                libc::SYS_keyctl,
+            ];
+            let found: Vec<_> = never.iter().filter(|number| held.may(**number, &[u64::MAX; 6]).unwrap()).collect();
+            assert!(found.is_empty(), "{words:?}: the service makes the system calls {found:?}");
+            drop(held);
+            process.terminate();
+            assert_eq!(process.wait(PATIENCE).unwrap().code(), Some(0), "{words:?}: {}", process.last_words());
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Tests of what the processes of each kind of instance reach, by attempts in the running processes: the one that moves
 //! packets, its supervisor, the openers of adapters and the keepers of guests, also where the kernel has no Landlock,
-//! no filters of system calls, or neither. `tools/trust.d/07-calls` prints their lists.
+//! no filters of system calls, or neither; and of what the server of the metrics and the agent of a fleet reach.
+//! `tools/trust.d/07-calls` prints their lists.
 #![cfg(target_arch = "x86_64")]
 
 use std::fs;
@@ -16,6 +17,7 @@ use segue_tests::{Ground, Stat, fastpath, sys, test_name, until};
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Capabilities that a parent may have: those that `docs/security.md` lists.
 const KILL: u64 = 1 << 5;
+const DAC_OVERRIDE: u64 = 1 << 1;
 const OF_SERVICE: u64 = KILL | 1 << 2 | 1 << 24;
 /// System calls that are allowed but not tried, and those that are allowed with some arguments only: mmap, mprotect,
 /// tgkill, ioctl, fcntl, setsockopt and bpf.
@@ -357,4 +359,116 @@ fn without_landlock_or_seccomp_or_both_an_opener_and_a_keeper_have_no_rights_of_
             instance.end(&ground);
         }
     }
+}
+
+/// Checks a process that asks control sockets and reads from the network: it reaches other users' sockets, and no
+/// files, processes and programs but its own. `more` are system calls of [`NEVER`] that it may make.
+#[track_caller]
+fn assert_asks_only(pid: u32, of: &str, who: &str, more: &[i64]) -> Option<Held> {
+    let held = Held::allowed(pid)?;
+    let reach = Reach::of(&held, &[], false).unwrap();
+    println!("the {who} of {of}: {reach}");
+    assert_eq!(reach.capabilities & !DAC_OVERRIDE, 0, "{who}");
+    let text = status(pid);
+    assert_eq!((field(&text, "NoNewPrivs"), field(&text, "Seccomp")), ("1", "2"), "{who}: {text}");
+    assert_eq!(field(&text, "CapBnd"), "0000000000000000", "{who}: {text}");
+    // Paths alone are not Landlock's.
+    assert!(reach.files.iter().all(|path| *path == "/"), "the {who} opens {:?}", reach.files);
+    let never = NEVER.iter().filter(|number| !more.contains(number));
+    let found: Vec<_> = never.filter(|number| reach.calls.contains(number)).collect();
+    assert!(found.is_empty(), "the {who} makes the calls {found:?}");
+    let read = held.call(X32 | libc::SYS_read, [u64::MAX; 6]).unwrap();
+    assert_eq!(read, -i64::from(libc::EPERM), "the {who} in x32");
+    let may = |number: i64, arguments: &[u64]| held.may(number, arguments).unwrap();
+    for family in [libc::AF_NETLINK, libc::AF_PACKET, libc::AF_VSOCK, libc::AF_ALG] {
+        assert!(
+            !may(libc::SYS_socket, &[family as u64, libc::SOCK_RAW as u64, 0]),
+            "the {who} has a socket of {family}"
+        );
+    }
+    // Threads at most: the kernel itself refuses these flags, with another error.
+    let process = (libc::CLONE_FS | libc::CLONE_NEWNS) as u64;
+    assert!(!may(libc::SYS_clone, &[process, 0]), "the {who} starts processes");
+    // It signals and traces no process, memory does not become executable, and nothing is made or changed elsewhere.
+    assert!(!may(libc::SYS_kill, &[1, libc::SIGTERM as u64]), "the {who} signals");
+    assert!(!may(libc::SYS_tgkill, &[1, 1, 0]), "the {who} signals");
+    assert!(!may(libc::SYS_mprotect, &[0, 4096, libc::PROT_EXEC as u64]), "the {who} has code");
+    let write = libc::O_WRONLY;
+    for (path, flags) in [
+        ("/etc/shadow", libc::O_RDONLY),
+        ("/etc/passwd", write),
+        ("/etc/segue-probe", libc::O_CREAT | write),
+        ("/tmp/segue-probe", libc::O_CREAT | write),
+        ("/proc/1/mem", libc::O_RDONLY),
+        ("/proc/sys/net/ipv4/ip_forward", write),
+        ("/usr/bin/env", libc::O_RDONLY),
+    ] {
+        assert!(!held.opens(path, flags).unwrap(), "the {who} opens {path}");
+    }
+    Some(held)
+}
+
+#[test]
+fn the_server_of_the_metrics_reaches_control_sockets_and_its_own_files_alone() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["ip"]) else { return };
+    ground.a.run("ip", &["link", "set", "lo", "up"]).unwrap();
+    let directory = Directory::new();
+    let (file, socket) = (directory.file("segue.prom"), directory.file("metrics"));
+    let instance = Instance::start(&ground, TUNNEL, |_| (), 3);
+    let mut server = ground.a.command(&ground.program);
+    server.args(["metrics", "-j", "--every", "1", "--listen", "127.0.0.1:0", "--textfile"]).arg(&file);
+    server.arg("--listen").arg(format!("unix:{}", socket.display()));
+    let mut server = Process::spawn(server, b"").unwrap();
+    let up = server.wait_for_line("\"event\":\"up\"", PATIENCE);
+    up.unwrap_or_else(|error| panic!("{error}\n{}", server.last_words()));
+    let renames = [libc::SYS_open, libc::SYS_rename];
+    let Some(held) = assert_asks_only(server.id(), "the metrics", "server", &renames) else { return };
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        let socket = [family as u64, libc::SOCK_STREAM as u64, 0];
+        assert!(!held.may(libc::SYS_socket, &socket).unwrap(), "it connects to other hosts");
+    }
+    assert!(!held.opens("/run/segue/segue-probe", libc::O_CREAT | libc::O_WRONLY).unwrap(), "it makes control sockets");
+    drop(held);
+    // It still asks, and writes its file again.
+    std::fs::remove_file(&file).unwrap();
+    let has_tunnel = || fs::read_to_string(&file).is_ok_and(|text| text.contains("{name=\"sg1\",kind=\"tunnel\"} 1"));
+    until("the file", || has_tunnel().then_some(()));
+    server.terminate();
+    assert_eq!(server.wait(PATIENCE).unwrap().code(), Some(0), "{}", server.last_words());
+    assert!(!file.exists() && !socket.exists(), "it removes its file and its socket");
+    instance.end(&ground);
+}
+
+#[test]
+fn the_agent_of_a_fleet_reaches_its_registry_its_tunnel_and_its_own_files_alone() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["ip"]) else { return };
+    ground.a.run("ip", &["link", "set", "lo", "up"]).unwrap();
+    let words = "dev sg1 peers none local 198.18.0.1 listen vxlan:8472 id 1 fastpath off";
+    let instance = Instance::start(&ground, &format!("tunnel {words}"), |_| (), 3);
+    // Without a registry it asks again and again, by the address of a member or by its name.
+    let start = |member: &str| {
+        let mut agent = ground.a.command(&ground.program);
+        agent.args("fleet etcd --dev sg1 --public-ip 198.18.0.1 --endpoints".split(' ')).arg(member);
+        let mut agent = Process::spawn(agent, b"").unwrap();
+        let error = until("the agent has tried", || {
+            assert!(agent.ended().is_none(), "{}", agent.last_words());
+            let text = ground.a.run("cat", &["/run/segue/sg1.fleet.json"]).unwrap_or_default();
+            let state: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+            state["error"].as_str().filter(|_| state["pid"] == agent.id()).map(str::to_owned)
+        });
+        assert!(error.contains("refused"), "{member}: {error}");
+        agent
+    };
+    let end = |mut agent: Process| {
+        agent.terminate();
+        assert_eq!(agent.wait(PATIENCE).unwrap().code(), Some(0), "{}", agent.last_words());
+        assert!(ground.a.run("cat", &["/run/segue/sg1.fleet.json"]).is_err(), "it removes its state");
+    };
+    let agent = start("http://127.0.0.1:2379");
+    let more = [libc::SYS_open, libc::SYS_rename, libc::SYS_clone];
+    let Some(held) = assert_asks_only(agent.id(), "a fleet", "agent", &more) else { return };
+    drop(held);
+    end(agent);
+    end(start("http://localhost:2379"));
+    instance.end(&ground);
 }

@@ -1,6 +1,7 @@
 //! The service: a process that supervises instances, each a process with a sandbox of its own. No packet passes through
 //! the service itself.
 
+use std::io;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -40,6 +41,26 @@ const STOP_NOW: Duration = Duration::from_secs(2);
 const LONG_LOOKUP: Duration = Duration::from_secs(30);
 /// Time after the last of these answers for the start of an instance.
 const LAST_START: Duration = Duration::from_secs(5);
+/// Capabilities that a service passes on to its instances where these have none of their own: for interfaces, sockets
+/// and programs in the kernel, ports below 1024, TAPs in other namespaces, users of their own, and files, sockets and
+/// processes of other users.
+const OF_INSTANCES: [Capability; 14] = [
+    Capability::NetAdmin,
+    Capability::NetRaw,
+    Capability::Bpf,
+    Capability::Perfmon,
+    Capability::NetBindService,
+    Capability::SysAdmin,
+    Capability::SetUid,
+    Capability::SetGid,
+    Capability::SetPcap,
+    Capability::Chown,
+    Capability::DacOverride,
+    Capability::DacReadSearch,
+    Capability::Kill,
+    Capability::SysResource,
+];
+
 /// The configuration of a service, such as a file.
 pub trait Configuration {
     /// Returns the configuration's name for messages.
@@ -156,7 +177,7 @@ impl Service {
             // The signal does the same.
             Err(error) => self.complain(&error.hint("kill -HUP instead of segue reload")),
         }
-        confine()?;
+        confine(specs.iter().map(|(spec, _)| spec))?;
         self.late = LateAnswers::of(lookups);
         if let Err(error) = self.begin(specs) {
             self.stop_all();
@@ -496,23 +517,41 @@ impl Service {
     }
 }
 
-/// Drops the capabilities that a supervisor does not need: it keeps those to signal instances of other users, to read
-/// its file regardless of the mode, and to exceed the limit of descriptors in a handover. The instances that it starts
-/// have all rights again, but for the system calls that none of them needs. A lookup of a name of the file that has no
-/// answer yet keeps what it has until it ends by itself.
-pub(super) fn confine() -> Result<(), Error> {
-    // Where they would not have them, they need what this process has.
-    if !process::starts_with_all_rights() {
-        return Ok(());
+/// Confines a service of the instances `specs`: forbids the system calls that none of its processes needs, and drops
+/// capabilities. A lookup of a name of the file that has no answer yet keeps what it has until it ends by itself.
+///
+/// Where the instances that it starts have all rights again, it keeps those to signal instances of other users, to read
+/// its file regardless of the mode, and to exceed the limit of descriptors in a handover. Elsewhere they need what this
+/// process has, so that it keeps what an instance may need, and forbids new privileges: no program that it starts has
+/// more rights than itself.
+///
+/// # Errors
+/// Where the kernel has no filters of system calls, unless each of the instances may run without them.
+pub(super) fn confine<'a>(specs: impl Iterator<Item = &'a InstanceSpec>) -> Result<(), Error> {
+    let failed = |what: &str, error: &io::Error| {
+        Error::system(what, error, "segue doctor").why("without that, the service does not start")
+    };
+    let caps = sys::capabilities().map_err(|error| failed("cannot read capabilities", &error))?;
+    let passes_on = !process::starts_with_all_rights() || !Capability::SysAdmin.is_in(caps);
+    if passes_on {
+        sys::no_new_privs().map_err(|error| failed("cannot forbid new privileges", &error))?;
     }
-    // Without filters it has its capabilities alone, and each instance says what is missing.
     if let Err(why) = sandbox::refuse_calls() {
+        let is_weak = specs.map(InstanceSpec::is_weak).reduce(|one, other| one && other);
+        if is_weak != Some(true) {
+            let hint = "a kernel with seccomp (segue doctor), or to continue without, for each instance of the file:\n\
+                        weak-sandbox = true";
+            let error = Error::new(Kind::System, "no filter of system calls for the service", hint);
+            return Err(error.why(why));
+        }
         tracing::warn!(id = "sandbox", "no filter of system calls for the service: {why}");
     }
-    let kept = [Capability::Kill, Capability::DacReadSearch, Capability::SysResource];
-    process::limit_capabilities(&kept).map_err(|error| {
-        Error::system("cannot drop capabilities", &error, "segue doctor").why("the service does not need them")
-    })
+    let kept = if passes_on {
+        process::limit_passed_on_capabilities(&OF_INSTANCES)
+    } else {
+        process::limit_capabilities(&[Capability::Kill, Capability::DacReadSearch, Capability::SysResource])
+    };
+    kept.map_err(|error| failed("cannot drop capabilities", &error))
 }
 
 /// Forwards an event of an instance to the output of the service.
