@@ -357,6 +357,10 @@ impl Forwarder {
                                            [[gateway]]\nin = \"rt2-b\"\nout = \"rt2-c\"\nname = \"router2\"\n\
                                            route = true\n";
 
+    /// The table of a router with NAT.
+    pub const NAT_TABLE: &'static str = "[[gateway]]\nin = \"nat-b\"\nout = \"nat-c\"\nname = \"nat\"\n\
+                                         route = true\nnat = \"198.19.208.9\"\n";
+
     /// Creates the interfaces of [`Forwarder::TABLES`] and the hosts connected to them: for a gateway, whose ends are
     /// in one network, and for a router.
     #[track_caller]
@@ -368,6 +372,12 @@ impl Forwarder {
     #[track_caller]
     pub fn more(ground: &Ground) -> [Forwarder; 2] {
         [Forwarder::bridge(ground, "bridge2", "br2", 204), Forwarder::router(ground, "router2", "rt2", [205, 206])]
+    }
+
+    /// Creates the interfaces and hosts of [`Forwarder::NAT_TABLE`].
+    #[track_caller]
+    pub fn nat(ground: &Ground) -> Forwarder {
+        Forwarder::router(ground, "nat", "nat", [207, 208])
     }
 
     #[track_caller]

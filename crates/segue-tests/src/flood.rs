@@ -18,11 +18,30 @@ const TICK: Duration = Duration::from_millis(1);
 /// Time within which the last replies to an honest host must arrive.
 const LATE: Duration = Duration::from_secs(2);
 
-/// A flood that continues until it is dropped.
+/// A flood that continues until it is stopped or dropped.
 #[derive(Debug)]
 pub struct Flood {
     stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<io::Result<()>>>,
+    thread: Option<JoinHandle<io::Result<Sent>>>,
+}
+
+/// The frames that a flood has sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Sent {
+    /// Number of frames that the kernel took. Those that an interface had no room for do not count.
+    pub frames: u64,
+    /// Time of the flood, from its start until it was stopped.
+    pub time: Duration,
+    /// Rate of the flood, in frames per second.
+    pub per_second: u32,
+}
+
+impl Sent {
+    /// Returns the sent part of the frames for which there was time; 1 if there was time for none.
+    pub fn part(&self) -> f64 {
+        let due = (self.time.as_secs_f64() * f64::from(self.per_second)).floor();
+        if due < 1.0 { 1.0 } else { self.frames as f64 / due }
+    }
 }
 
 impl Flood {
@@ -37,19 +56,34 @@ impl Flood {
         let socket = traffic::inside(host, || sys::packet_socket(interface)).expect("a packet socket");
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
+        // The time in which the thread waits for a processor counts.
+        let begin = Instant::now();
         let send = move || {
-            let (begin, mut sent, mut random) = (Instant::now(), 0_u64, Random::new(1));
-            while !stopped.load(Ordering::Relaxed) {
+            let (mut tried, mut frames, mut random) = (0_u64, 0_u64, Random::new(1));
+            let is_stopped = || stopped.load(Ordering::Relaxed);
+            while !is_stopped() {
                 let due = begin.elapsed().as_micros() as u64 * u64::from(per_second) / 1_000_000;
-                while sent < due {
-                    sys::send_frame(&socket, &frame(&mut random))?;
-                    sent += 1;
+                while tried < due && !is_stopped() {
+                    frames += u64::from(sys::send_frame(&socket, &frame(&mut random))?);
+                    tried += 1;
                 }
                 thread::sleep(TICK);
             }
-            Ok(())
+            Ok(Sent { frames, time: begin.elapsed(), per_second })
         };
         Flood { stop, thread: Some(thread::spawn(send)) }
+    }
+
+    /// Ends the flood, and returns what it has sent.
+    ///
+    /// # Panics
+    /// Where a frame could not be sent for another reason than a lack of room.
+    #[track_caller]
+    pub fn stop(mut self) -> Sent {
+        self.stop.store(true, Ordering::Relaxed);
+        let ended = self.thread.take().map(JoinHandle::join);
+        let Some(Ok(Ok(sent))) = ended else { panic!("the flood failed: {ended:?}") };
+        sent
     }
 }
 
@@ -57,7 +91,7 @@ impl Drop for Flood {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         let ended = self.thread.take().map(JoinHandle::join);
-        assert!(thread::panicking() || matches!(ended, Some(Ok(Ok(())))), "the flood failed: {ended:?}");
+        assert!(thread::panicking() || matches!(ended, None | Some(Ok(Ok(_)))), "the flood failed: {ended:?}");
     }
 }
 

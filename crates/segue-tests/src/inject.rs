@@ -30,6 +30,8 @@ const FLOOR: f64 = 0.2;
 const GENEROUS_FLOOR: f64 = 0.6;
 /// Time of a run from which one is enough to know what is normal.
 const LONG: Duration = Duration::from_secs(1);
+/// Time for which the work is repeated in a full run until a call has failed: some calls are made once in five seconds.
+const REPEATED: Duration = Duration::from_secs(8);
 
 /// System calls that are not made to fail.
 const SOUND: [&str; 22] = [
@@ -75,6 +77,36 @@ pub const TRANSIENT: [&str; 8] = [
     "error=EIO",
     "error=ENETDOWN",
 ];
+
+/// Calls with which the process that moves packets receives and sends them.
+const OF_DEVICES: [&str; 4] = ["read,readv", "write,writev", "sendmsg,sendmmsg", "recvmsg,recvmmsg"];
+/// Errors that cost a packet, or a read that is repeated, with the reasons under which a write or a send that fails is
+/// counted: at a device, at a socket, and where a send is made again otherwise.
+const COUNTED: [(&str, &[&str]); 6] = [
+    ("error=ENOBUFS", &["queue_full"]),
+    ("error=ENOMEM", &["no_memory"]),
+    ("error=EMSGSIZE", &["refused", "too_big", "pending_error", "udp_segment_emsgsize"]),
+    ("error=EPERM", &["refused", "denied"]),
+    ("error=ENETDOWN", &["device_down", "unreachable"]),
+    ("error=EIO", &["device_down", "refused", "udp_segment_eio"]),
+];
+/// The reason under which a read that fails is counted, whatever the error.
+const READ_FAILED: &[&str] = &["read_failed"];
+/// The error by which a socket says, in place of a read, that the path takes no datagram as long as an earlier one: no
+/// read has failed by it.
+const OF_ICMP: (&str, &str) = ("recvmsg,recvmmsg", "error=EMSGSIZE");
+
+/// Returns the reasons under which a port counts that these calls, of those with which it receives and sends, failed
+/// with an error; none where it need not count it.
+pub fn counted_as(calls: &str, error: &str) -> &'static [&'static str] {
+    let of_error = COUNTED.iter().find(|(name, _)| *name == error).filter(|_| OF_DEVICES.contains(&calls));
+    match of_error {
+        Some(_) if (calls, error) == OF_ICMP => &[],
+        Some(_) if calls.starts_with("re") => READ_FAILED,
+        Some((_, reasons)) => reasons,
+        None => &[],
+    }
+}
 
 /// A process that runs under strace. Dropping it lets the process continue by itself.
 #[derive(Debug)]
@@ -132,10 +164,15 @@ impl Traced {
     /// # Panics
     /// Where what strace has written cannot be read.
     pub fn failed(&self, thread: u32) -> usize {
-        let text = fs::read(&self.log).expect("what strace wrote");
         let begin = format!("{thread} ");
+        self.failures(|line| line.starts_with(&begin))
+    }
+
+    /// Returns the number of calls in chosen lines of what strace has written that have failed by injection so far.
+    fn failures(&self, is_chosen: impl Fn(&str) -> bool) -> usize {
+        let text = fs::read(&self.log).expect("what strace wrote");
         let text = String::from_utf8_lossy(&text);
-        text.lines().filter(|line| line.starts_with(&begin) && line.ends_with("(INJECTED)")).count()
+        text.lines().filter(|line| line.ends_with("(INJECTED)") && is_chosen(line)).count()
     }
 
     /// Detaches strace, and returns the calls.
@@ -215,12 +252,16 @@ pub struct Outcome {
 }
 
 impl Workload<'_> {
-    fn traced(&self, fault: Option<(&str, &str)>) -> (Calls, Duration, Duration) {
+    /// Traces the process while it has its work: once, and then again, for so long, until a call has failed.
+    fn traced(&self, fault: Option<(&str, &str)>, longest: Duration) -> (Calls, Duration, Duration) {
         let begin = Instant::now();
         let directory = Directory::new();
         let traced = Traced::attach(self.pid, fault, &directory.file("calls"));
         let before = processor_time(self.pid);
         (self.work)();
+        while begin.elapsed() < longest && traced.failures(|_| true) == 0 {
+            (self.work)();
+        }
         let processor = processor_time(self.pid).saturating_sub(before);
         (traced.detach(), processor, begin.elapsed())
     }
@@ -229,24 +270,30 @@ impl Workload<'_> {
     /// machine stood still has few calls.
     #[track_caller]
     pub fn normal(&self) -> Normal {
-        let first = self.traced(None);
+        let once = || self.traced(None, Duration::ZERO);
+        let first = once();
         let more = if first.2 < LONG { 2 } else { 0 };
-        let runs = iter::once(first).chain(iter::repeat_with(|| self.traced(None)).take(more));
+        let runs = iter::once(first).chain(iter::repeat_with(once).take(more));
         let (calls, processor, time) = runs.min_by_key(|(_, _, time)| *time).expect("one at least");
         Normal { usual: calls.total().max(self.least), calls, processor, time }
     }
 
     /// Has some calls fail with an error, both in strace's words. Prints the figures: its number of calls, times the
     /// normal one for as long a time, and its processor time, as a share of what is allowed. What costs too much in a
-    /// short time is tried twice more, since other programs weigh on it.
+    /// short time is tried twice more, since other programs weigh on it. In a full run a call that the process makes
+    /// without faults is waited for.
     #[track_caller]
     pub fn fails(&self, normal: &Normal, calls: &str, error: &str) -> Outcome {
-        let mut outcome = self.fails_once(normal, calls, error);
+        let mut outcome = self.fails_once(normal, calls, error, Duration::ZERO);
+        let is_made = calls.split(',').any(|name| normal.calls.made.contains_key(name));
+        if outcome.met == 0 && is_made && segue_testkit::is_set("SEGUE_FULL") {
+            outcome = self.fails_once(normal, calls, error, REPEATED);
+        }
         for _ in 0..2 {
             if !outcome.is_costly || outcome.took >= LONG {
                 break;
             }
-            let again = self.fails_once(normal, calls, error);
+            let again = self.fails_once(normal, calls, error, Duration::ZERO);
             if again.met > 0 {
                 outcome = again;
             }
@@ -261,8 +308,8 @@ impl Workload<'_> {
     }
 
     #[track_caller]
-    fn fails_once(&self, normal: &Normal, calls: &str, error: &str) -> Outcome {
-        let (found, processor, took) = self.traced(Some((calls, error)));
+    fn fails_once(&self, normal: &Normal, calls: &str, error: &str, longest: Duration) -> Outcome {
+        let (found, processor, took) = self.traced(Some((calls, error)), longest);
         // A request that is not answered takes a few seconds more.
         let longer = (took.as_secs_f64() / normal.time.as_secs_f64()).max(1.0);
         let usual = (normal.usual as f64 * longer).max(WAITING * took.as_secs_f64() / MOST);

@@ -333,6 +333,17 @@ pub fn quiet_descriptors(pids: impl Iterator<Item = u32> + Clone) -> BTreeMap<u3
     fewest
 }
 
+/// Counters of a kind of instance that its balance needs besides those of all.
+#[derive(Clone, Copy, Debug)]
+pub struct Account {
+    /// Numbers of a port: packets that the instance made itself.
+    pub made: &'static [&'static str],
+    /// Numbers of a port: packets that were for the instance itself.
+    pub taken: &'static [&'static str],
+    /// Drop reasons of packets some of which a port had counted as received, and some not.
+    pub unsure: &'static [&'static str],
+}
+
 /// The packets of an instance by their fate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Balance {
@@ -340,28 +351,32 @@ pub struct Balance {
     pub came: BTreeMap<String, u64>,
     /// Packets that were sent on each port, and those that are counted under a drop reason.
     pub left: BTreeMap<String, u64>,
+    /// Number of packets that may have been received, or not.
+    pub unsure: u64,
 }
 
 impl Balance {
     /// Returns the balance of an instance by its state. Of the drops, those whose packets never came in (`early`) do
-    /// not count. `made` and `taken` are numbers of a port: packets that the instance made itself, and packets that
-    /// were for itself.
-    pub fn of(stat: &Value, early: &[&str], made: &[&str], taken: &[&str]) -> Balance {
+    /// not count.
+    pub fn of(stat: &Value, early: &[&str], account: Account) -> Balance {
         let mut balance = Balance::default();
         let ports = stat["ports"].as_object().expect("ports");
         for (name, port) in ports {
             let count = |direction: &str, key: &str| port[direction][key].as_u64().unwrap_or(0);
             balance.came.insert(format!("{name} received"), count("receive", "segments"));
             balance.left.insert(format!("{name} sent"), count("transmit", "segments"));
-            for key in made {
+            for key in account.made {
                 balance.came.insert(format!("{name} {key}"), count("numbers", key));
             }
-            for key in taken {
+            for key in account.taken {
                 balance.left.insert(format!("{name} {key}"), count("numbers", key));
             }
             for (reason, count) in port["drops"].as_object().into_iter().flatten() {
-                if !early.contains(&reason.as_str()) {
-                    balance.left.insert(format!("{name} {reason}"), count.as_u64().unwrap_or(0));
+                let count = count.as_u64().unwrap_or(0);
+                if account.unsure.contains(&reason.as_str()) {
+                    balance.unsure += count;
+                } else if !early.contains(&reason.as_str()) {
+                    balance.left.insert(format!("{name} {reason}"), count);
                 }
             }
         }
@@ -370,8 +385,10 @@ impl Balance {
         balance
     }
 
-    /// Returns the number of received packets that were neither sent nor counted under a drop reason.
+    /// Returns the number of received packets that were neither sent nor counted under a drop reason, whichever of the
+    /// unsure ones were received.
     pub fn missing(&self) -> i64 {
-        self.came.values().sum::<u64>().cast_signed() - self.left.values().sum::<u64>().cast_signed()
+        let missing = self.came.values().sum::<u64>().cast_signed() - self.left.values().sum::<u64>().cast_signed();
+        missing - missing.clamp(0, self.unsure.cast_signed())
     }
 }

@@ -109,13 +109,13 @@ pub fn packet_socket(interface: &str) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Sends one frame by a packet socket; it is lost if the link's queue is full.
-pub fn send_frame(socket: &OwnedFd, frame: &[u8]) -> io::Result<()> {
+/// Sends one frame by a packet socket; returns false if the link's queue was full, and the frame is lost.
+pub fn send_frame(socket: &OwnedFd, frame: &[u8]) -> io::Result<bool> {
     // SAFETY: the pointer and length describe `frame`.
     let sent = unsafe { libc::send(socket.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
     match io::Error::last_os_error() {
         error if sent < 0 && error.raw_os_error() != Some(libc::ENOBUFS) => Err(error),
-        _ => Ok(()),
+        _ => Ok(sent >= 0),
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! In `make test` each flood is short, and the bound is below the aim, since the machine may be busy: the best of three
 //! attempts counts, beside the success without a flood. `make trust` has the aim, and judges the lines that begin with
-//! `figure`; `SEGUE_TRUST=1` makes the floods long.
+//! `figure`, also by the part of its frames that a flood has sent; `SEGUE_TRUST=1` makes the floods long.
 
 use std::cell::Cell;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -17,6 +17,9 @@ use segue_tests::{Random, Stat, test_name, until};
 const NAT: &[&str] = &["--nat", "198.18.2.9"];
 /// Number of frames of a flood per second.
 const RATE: u32 = 10_000;
+/// Smallest part of its frames that each flood has to send. A busy machine may send few of them; a flood without frames
+/// shows nothing.
+const LEAST_SENT: f64 = 0.2;
 const ATTEMPTS: usize = 3;
 
 fn is_long() -> bool {
@@ -62,8 +65,16 @@ fn withstands(
         let calm = honest(routed.client(family), to, acceptor.address, length() / 3);
         let flooding = Flood::start(&routed.ground.a, "eth0", RATE, flood.clone());
         let flooded = honest(routed.client(family), to, acceptor.address, length());
-        drop(flooding);
-        println!("figure {name} calm {calm:?} flooded {flooded:?} part {:.4}", flooded.part());
+        let sent = flooding.stop();
+        println!(
+            "figure {name} calm {calm:?} flooded {flooded:?} part {:.4}, {} frames sent in {:.3} s, {:.4} of {} per second",
+            flooded.part(),
+            sent.frames,
+            sent.time.as_secs_f64(),
+            sent.part(),
+            sent.per_second,
+        );
+        assert!(sent.part() >= LEAST_SENT, "{name}: the flood sent too little: {sent:?}");
         parts.push((calm, flooded));
         if flooded.part() >= 0.9 * calm.part() && calm.part() > 0.5 {
             return;
