@@ -1,11 +1,13 @@
 //! Open files and terminals: locks, modes, memory files and flags.
 #![allow(unsafe_code, reason = "system calls without a safe wrapper in std")]
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use super::check;
 
@@ -37,6 +39,16 @@ pub fn memory_file(name: &CStr) -> io::Result<File> {
     Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
 }
 
+/// Opens the place of a file, whatever its kind, to ask about it: its content cannot be read or written, and a link is
+/// not followed (O_PATH). The standard library drops this flag where the C library is musl.
+pub fn place_of_file(path: &Path) -> io::Result<File> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: the path ends with a zero, and outlives the call.
+    let fd = check(unsafe { libc::open(path.as_ptr(), libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC) })?;
+    // SAFETY: the descriptor is new, and nothing else owns it.
+    Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
+}
+
 /// Makes reads and writes of an open file return instead of waiting (O_NONBLOCK).
 pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: plain calls on an open descriptor.
@@ -54,4 +66,25 @@ pub fn terminal_width() -> Option<usize> {
         size
     };
     Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{FileTypeExt, symlink};
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn the_place_of_a_socket_and_of_a_link_can_be_opened() {
+        let folder = std::env::temp_dir().join(format!("segue-host-place-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let (socket, link) = (folder.join("socket"), folder.join("link"));
+        let _listener = UnixListener::bind(&socket).unwrap();
+        symlink(&socket, &link).unwrap();
+        let found = [&socket, &link].map(|path| place_of_file(path).and_then(|file| file.metadata()));
+        std::fs::remove_dir_all(&folder).unwrap();
+        let [of_socket, of_link] = found.map(|found| found.unwrap().file_type());
+        assert!(of_socket.is_socket() && of_link.is_symlink());
+    }
 }

@@ -1,9 +1,9 @@
 //! The socket at which a front end connects: a file with the mode and the owner that the administrator chose.
 
-use std::fs::{self, OpenOptions, Permissions};
+use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, lchown};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, lchown};
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::Path;
 use std::thread;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use segue_control::error::{Error, Kind};
 use segue_control::place::NOT_FOR_CONTROL;
-use segue_host::sys::{euid, with_umask};
+use segue_host::sys::{euid, place_of_file, with_umask};
 
 use super::spec::Spec;
 use crate::report::Report;
@@ -75,7 +75,7 @@ fn listen(path: &Path, mode: u32) -> io::Result<UnixListener> {
 /// Sets the permissions of a socket of this process's user that has others. By then, its path may be that of another
 /// file, such as a link, which is an error.
 fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(path)?;
+    let file = place_of_file(path)?;
     let found = file.metadata()?;
     if found.mode() & 0o7777 == mode {
         return Ok(());
