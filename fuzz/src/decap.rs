@@ -6,7 +6,7 @@ use crate::decap_judge::{decapsulators, pull};
 use crate::resources::bounded;
 
 /// Number of bytes that the tunnels may hold for the shortest packet.
-const FREE: usize = 1 << 20;
+const FREE: usize = 256 << 10;
 
 /// Decapsulates an arbitrary outer packet by tunnels of every kind: it terminates, errors outside are refused, errors
 /// inside stay errors, and a remote checksum is completed correctly or not at all. Whatever the port says of the outer

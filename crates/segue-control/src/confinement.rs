@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use landlock::{AccessFs, BitFlags};
+use segue_host::capability::Capability;
 use segue_host::sandbox::filter::{self, Tasks};
 use segue_host::sandbox::{Signalling, restrict};
 use segue_host::{clock, sys};
@@ -46,11 +47,10 @@ pub struct Needs<'a> {
 /// # Errors
 /// Where the kernel lacks a part of the sandbox and `is_weak` does not allow that, or refuses to drop capabilities.
 pub fn confine(needs: &Needs<'_>, is_weak: bool) -> Result<Vec<String>, Error> {
-    const CAP_DAC_OVERRIDE: u64 = 1 << 1;
     let rights = rights(needs);
     // Times of messages: the time zone is read once.
     let _ = clock::offset(0);
-    let kept = if sys::euid() == 0 { CAP_DAC_OVERRIDE } else { 0 };
+    let kept = if sys::euid() == 0 { 1 << Capability::DacOverride as u64 } else { 0 };
     sys::drop_bounding_set();
     sys::keep_capabilities(kept).and_then(|()| sys::no_new_privs()).map_err(|error| {
         Error::system("cannot drop capabilities", &error, "segue doctor").why("this process does not run with them")
