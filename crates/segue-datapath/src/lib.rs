@@ -30,6 +30,7 @@ pub mod board;
 pub mod boards;
 pub mod bridge;
 mod endpoint;
+mod flood;
 pub mod forward;
 mod fq;
 pub mod gateway;

@@ -12,7 +12,6 @@
 //! - A port that wakes the loop without a packet again and again is left alone for a while.
 //! - Each port may have a limited number of stations, and floods a limited number of packets per second.
 
-mod flood;
 mod pipeline;
 mod port;
 mod settings;

@@ -11,10 +11,10 @@ use segue::time::Nanos;
 use segue::wire::ethernet;
 use segue_port::{Page, Received, RxBatch};
 
-use super::flood::FloodLimit;
 use super::{BridgePort, Dropped};
 use crate::board::{Group, Sink, Stage};
 use crate::endpoint::{self, Endpoint};
+use crate::flood::FloodLimit;
 use crate::ingress::{Ingress, Traffic, packets};
 use crate::port_pair::GroStage;
 use crate::stall::Stall;

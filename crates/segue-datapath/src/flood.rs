@@ -8,7 +8,7 @@ const SECOND: u64 = 1_000_000_000;
 
 /// A token bucket that limits the packets flooded from one port.
 #[derive(Debug, Default)]
-pub(super) struct FloodLimit {
+pub(crate) struct FloodLimit {
     /// Flooding rate limit, packets per second.
     rate: u64,
     /// Tokens left, in packets times the nanoseconds of a second.
@@ -18,7 +18,7 @@ pub(super) struct FloodLimit {
 
 impl FloodLimit {
     /// Sets the rate of the bucket, packets per second.
-    pub(super) fn set(&mut self, rate: u64) {
+    pub(crate) fn set(&mut self, rate: u64) {
         if self.rate != rate {
             *self = FloodLimit { rate, left: FloodLimit::most(rate), filled: self.filled };
         }
@@ -26,7 +26,7 @@ impl FloodLimit {
 
     /// Takes tokens for `packets` from the bucket, refilled up to `now`; returns whether there were enough. A train
     /// larger than the burst passes when the bucket is full.
-    pub(super) fn take(&mut self, packets: u64, now: Nanos) -> bool {
+    pub(crate) fn take(&mut self, packets: u64, now: Nanos) -> bool {
         let since = now.0.saturating_sub(self.filled.0);
         self.filled = now;
         let most = FloodLimit::most(self.rate);
