@@ -1,6 +1,7 @@
 //! One supervised instance: a child process that reports events on its standard output.
 
 mod failure;
+mod running;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::{self, Read};
@@ -17,12 +18,14 @@ use segue_host::{process, sys};
 
 use self::failure::failure;
 pub(super) use self::failure::{START, late};
+pub(super) use self::running::State;
+use self::running::{PERIOD, Process};
 use super::handle::{Handle, KeptProcess};
 use super::lookup::Lookup;
 use super::notify::Notify;
 use super::placeholder::{self, Placeholder};
 use super::said::Said;
-use super::spec::{InstanceSpec, Kind as InstanceKind};
+use super::spec::InstanceSpec;
 use super::watch::{Watch, stalled};
 use crate::control_server::has_taken_name;
 use crate::fault;
@@ -34,8 +37,6 @@ const LINE_LEN: usize = 64 << 10;
 /// Largest output of an instance that is read within a [`PERIOD`], in lines and in bytes: for an instance, and again
 /// for each of its tunnels. What it writes beyond that waits in the pipe, and takes no processor time of the service.
 const OUTPUT: [[usize; 2]; 2] = [[1024, LINE_LEN], [16, 8 << 10]];
-/// Period of [`OUTPUT`].
-const PERIOD: Duration = Duration::from_secs(1);
 /// Largest number of reads of what a killed process has left in its pipe, which holds at most 1 MiB (pipe(7)).
 const LAST_READS: usize = 16;
 /// Interval at which the end of an instance that is silent is looked for, at most.
@@ -110,38 +111,6 @@ pub(super) struct Instance {
     pub(super) unset: BTreeSet<String>,
     /// Whether the control socket of the process does not have the name of the instance yet.
     is_unnamed: bool,
-}
-
-#[derive(Debug)]
-struct Process {
-    child: Handle,
-    stdout: ChildStdout,
-    /// Incomplete last line of the process's output.
-    text: Vec<u8>,
-    /// Start of the present [`PERIOD`], and the lines and bytes that were read in it.
-    read: (Instant, [usize; 2]),
-    /// The line to its standard input.
-    line: Line,
-    state: State,
-    began: Instant,
-    /// The failure that the process reported.
-    failure: Option<Error>,
-    /// Whether it was killed because of a line, and what it says no longer counts.
-    is_wrong: bool,
-    /// Time at which the process ended while another process of the instance still had its output open.
-    died: Option<Instant>,
-    watch: Watch,
-}
-
-/// The progress of a process, by its events.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum State {
-    Starts,
-    /// The process is ready to replace another one.
-    IsReady,
-    IsUp,
-    /// The process has stopped moving packets; the next GRE sequence numbers are listed by interface.
-    IsDown(Vec<(String, u32)>),
 }
 
 impl Instance {
@@ -589,48 +558,6 @@ impl Drop for Instance {
             let _ = process.child.wait();
         }
         self.stand_down();
-    }
-}
-
-impl Process {
-    fn new(child: Handle, stdout: ChildStdout, line: Line) -> Process {
-        let (now, state) = (Instant::now(), State::Starts);
-        Process {
-            child,
-            stdout,
-            text: Vec::new(),
-            read: (now, [0; 2]),
-            line,
-            state,
-            began: now,
-            failure: None,
-            is_wrong: false,
-            died: None,
-            watch: Watch::new(),
-        }
-    }
-
-    /// Counts what was read, in lines and bytes.
-    fn note_read(&mut self, more: [usize; 2]) {
-        let (since, read) = &mut self.read;
-        if since.elapsed() >= PERIOD {
-            (*since, *read) = (Instant::now(), [0; 2]);
-        }
-        read.iter_mut().zip(more).for_each(|(read, more)| *read += more);
-    }
-
-    /// Returns whether the process is a supervisor that has nothing to do but to wait.
-    fn is_watched(&self, spec: &InstanceSpec) -> bool {
-        let is_supervisor = spec.kind != InstanceKind::Metrics;
-        is_supervisor && self.died.is_none() && matches!(self.state, State::IsUp | State::IsDown(_))
-    }
-
-    /// Kills all processes of the instance: they are a group.
-    fn kill(&mut self) {
-        let _ = process::kill_group(self.child.id(), libc::SIGKILL);
-        if !self.child.has_ended() {
-            let _ = sys::kill(self.child.id(), libc::SIGKILL);
-        }
     }
 }
 

@@ -1,0 +1,90 @@
+//! The first process of an instance, and its progress by what it says.
+
+use std::process::ChildStdout;
+use std::time::{Duration, Instant};
+
+use segue_control::error::Error;
+use segue_host::{process, sys};
+
+use crate::handover::Line;
+use crate::supervise::handle::Handle;
+use crate::supervise::spec::{InstanceSpec, Kind as InstanceKind};
+use crate::supervise::watch::Watch;
+
+/// Period in which the output of a process is limited.
+pub(super) const PERIOD: Duration = Duration::from_secs(1);
+
+/// The first process of an instance, as its output shows it.
+#[derive(Debug)]
+pub(super) struct Process {
+    pub(super) child: Handle,
+    pub(super) stdout: ChildStdout,
+    /// Incomplete last line of the process's output.
+    pub(super) text: Vec<u8>,
+    /// Start of the present [`PERIOD`], and the lines and bytes that were read in it.
+    pub(super) read: (Instant, [usize; 2]),
+    /// The line to its standard input.
+    pub(super) line: Line,
+    pub(super) state: State,
+    pub(super) began: Instant,
+    /// The failure that the process reported.
+    pub(super) failure: Option<Error>,
+    /// Whether it was killed because of a line, and what it says no longer counts.
+    pub(super) is_wrong: bool,
+    /// Time at which the process ended while another process of the instance still had its output open.
+    pub(super) died: Option<Instant>,
+    pub(super) watch: Watch,
+}
+
+/// The progress of a process, by its events.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::supervise) enum State {
+    Starts,
+    /// The process is ready to replace another one.
+    IsReady,
+    IsUp,
+    /// The process has stopped moving packets; the next GRE sequence numbers are listed by interface.
+    IsDown(Vec<(String, u32)>),
+}
+
+impl Process {
+    pub(super) fn new(child: Handle, stdout: ChildStdout, line: Line) -> Process {
+        let (now, state) = (Instant::now(), State::Starts);
+        Process {
+            child,
+            stdout,
+            text: Vec::new(),
+            read: (now, [0; 2]),
+            line,
+            state,
+            began: now,
+            failure: None,
+            is_wrong: false,
+            died: None,
+            watch: Watch::new(),
+        }
+    }
+
+    /// Counts what was read, in lines and bytes.
+    pub(super) fn note_read(&mut self, more: [usize; 2]) {
+        let (since, read) = &mut self.read;
+        if since.elapsed() >= PERIOD {
+            (*since, *read) = (Instant::now(), [0; 2]);
+        }
+        read.iter_mut().zip(more).for_each(|(read, more)| *read += more);
+    }
+
+    /// Returns whether the process is a supervisor that has nothing to do but to wait.
+    pub(super) fn is_watched(&self, spec: &InstanceSpec) -> bool {
+        let is_supervisor = spec.kind != InstanceKind::Metrics;
+        is_supervisor && self.died.is_none() && matches!(self.state, State::IsUp | State::IsDown(_))
+    }
+
+    /// Kills all processes of the instance: they are a group.
+    pub(super) fn kill(&mut self) {
+        let _ = process::kill_group(self.child.id(), libc::SIGKILL);
+        if !self.child.has_ended() {
+            let _ = sys::kill(self.child.id(), libc::SIGKILL);
+        }
+    }
+}
