@@ -11,6 +11,7 @@ use segue::gso::Limits;
 use segue::hash::Key;
 use segue::time::Nanos;
 use segue_datapath::board::{Board, Group, Name, Stage};
+use segue_datapath::knobs::Knobs;
 use segue_datapath::overlay::{
     Inside, Listener, ListenerConfig, Overlay, Parts, PeerConfig, PeerCounters, Removed, Table, TableSender, exchange,
 };
@@ -203,7 +204,7 @@ fn bench(form: Form) -> Bench {
     }
     let counters: Vec<Arc<PeerCounters>> = (0..5).map(|_| Arc::default()).collect();
     let (sender, tables) = exchange();
-    let overlay = Overlay::new(Parts {
+    let mut overlay = Overlay::new(Parts {
         inside_name: "sg0".to_owned(),
         inside: port,
         frames,
@@ -218,6 +219,10 @@ fn bench(form: Form) -> Bench {
         key: KEY,
     });
     assert!(format!("{overlay:?}").contains('2'));
+    // Each copy of what is flooded is expected, however short the time.
+    let knobs = Knobs::of(|dial| overlay.tune(dial));
+    let _ = knobs.set("net.peers.dev.sg0.flood_limit", 100_000_000);
+    knobs.follow(&mut 0, |dial| overlay.tune(dial));
     let board = Board::new(|sink| overlay.collect(sink));
     Bench { overlay, board, inside, outsides, tables: sender, form, counters }
 }

@@ -8,6 +8,7 @@ use segue::gso;
 use segue::gso::{Arena, Limits, Refusal};
 use segue::packet::{Frame, Gso, Kind, Packet, Tunnels, Unit};
 use segue::reason::Counts;
+use segue::time::Nanos;
 use segue_port::{Blocked, Extra, MIN_PAGE_LEN, Page, PageMut, PagePool, Polled, Port, RxBatch, Sent, TxBatch};
 
 use crate::board::{Group, Sink, Stage};
@@ -15,6 +16,9 @@ use crate::ingress::{Ingress, Traffic, packets};
 use crate::napi::Polls;
 use crate::pipeline::Interest;
 use crate::tuning::{EgressSettings, is_verified_tcp, without_trains};
+
+/// Interval at which the Ethernet address of an interface is queried while packets arrive, nanoseconds.
+const MAC_QUERY_INTERVAL: u64 = 1_000_000_000;
 
 /// Largest number of replies that wait to be sent.
 const MOST_REPLIES: usize = 256;
@@ -58,6 +62,8 @@ pub(crate) struct Endpoint {
     work: u64,
     /// The error of an interface that is gone.
     gone: Option<io::Error>,
+    /// The interface's own Ethernet address, and the time at which it was read.
+    own: Option<(Option<[u8; 6]>, Nanos)>,
 }
 
 impl Endpoint {
@@ -82,6 +88,19 @@ impl Endpoint {
             told: true,
             work: 0,
             gone: None,
+            own: None,
+        }
+    }
+
+    /// Returns the interface's Ethernet address, which may be changed at any time.
+    pub(crate) fn mac(&mut self, now: Nanos) -> Option<[u8; 6]> {
+        match self.own {
+            Some((mac, asked)) if now.0.saturating_sub(asked.0) < MAC_QUERY_INTERVAL => mac,
+            _ => {
+                let mac = self.port.mac();
+                self.own = Some((mac, now));
+                mac
+            }
         }
     }
 

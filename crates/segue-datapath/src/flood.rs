@@ -6,7 +6,7 @@ use segue::time::Nanos;
 const BURST: u64 = 10;
 const SECOND: u64 = 1_000_000_000;
 
-/// A token bucket that limits the packets flooded from one port.
+/// A token bucket that limits flooded packets: those from one port of a bridge, or the copies to the peers of a table.
 #[derive(Debug, Default)]
 pub(crate) struct FloodLimit {
     /// Flooding rate limit, packets per second.

@@ -29,6 +29,8 @@ pub(crate) struct Settings {
     pub(crate) remcsum: Remcsum,
     /// Interval between two echo requests of the probe in seconds, for tunnels that can have one.
     pub(crate) probe: Option<u64>,
+    /// Most copies of flooded frames a second, for tunnels with a table of frames.
+    pub(crate) flood: Option<u64>,
     /// The queues of the second port, for tunnels.
     pub(crate) queue: Option<QueueSettings>,
     /// Weights, budget and sleep of the loop.
@@ -51,7 +53,7 @@ impl Settings {
     pub(crate) fn new(names: [String; 2], gro: [Option<gro::Config>; 2], remcsum: Remcsum, weight: usize) -> Settings {
         let (protocols, egress) = (Protocols::default(), [EgressSettings::default(); 2]);
         let (gro, sharing) = (gro.map(|config| config.map(GroSettings::new)), Sharing::new(weight));
-        Settings { names, protocols, egress, gro, remcsum, probe: None, queue: None, sharing }
+        Settings { names, protocols, egress, gro, remcsum, probe: None, flood: None, queue: None, sharing }
     }
 
     pub(crate) fn tune(&mut self, dial: &mut Dial<'_>) {
@@ -65,6 +67,11 @@ impl Settings {
             }
         }
         self.tune_probe(dial);
+        if let Some(limit) = &mut self.flood {
+            let name = format!("net.peers.dev.{}.flood_limit", self.names[0]);
+            let help = "most copies per second of frames that go to several peers; 0 sends none";
+            dial.number(|| Knob::number(name, (0, 100_000_000), "packets/s", help), limit);
+        }
         if let Some(queue) = &mut self.queue {
             queue.tune(dial, &self.names[1]);
         }

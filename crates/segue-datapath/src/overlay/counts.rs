@@ -11,6 +11,8 @@ segue::reasons! {
         PeerNetwork = "peer_network": "A datagram of a network identifier that no peer of the table has, or not this one.",
         NotForUs = "not_for_us": "A frame whose Ethernet destination is not this end of the tunnel.",
         NotIp = "not_ip": "A packet that is not IP, in a tunnel whose interface carries IP.",
+        FloodLimit = "flood_limit": "A frame for all peers of the zero address, beyond the limit of such copies.",
+        FloodFull = "flood_full": "A copy of a frame for all peers of the zero address, while too many packets wait for the socket.",
         PathMtu = "path_mtu": "A packet that exceeds the path MTU; its sender was told by ICMP.",
         NoRoom = "no_room": "A packet with so many headers that there is no room for another one.",
     }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use segue::encap::{Carrier, Received};
+use segue::encap::{Carrier, Mac, Received};
 use segue::packet::{Csum, Frag, Frame, Packet, Start, Unit};
 use segue::time::Nanos;
 use segue::wire::ethernet;
@@ -67,7 +67,7 @@ impl Overlay {
         }
         let from = burst.peer.ip();
         let peer = match self.frames {
-            true => sender_of(&mut self.table, packet.head.bytes(), from),
+            true => sender_of(&mut self.table, packet.head.bytes(), from, self.inside.mac(now)),
             false => address(&packet, true).and_then(|source| self.table.source(source)),
         };
         if let Err(reason) = admit(&self.table, peer, from, network, packet.len()) {
@@ -111,7 +111,7 @@ impl Overlay {
         }
         let bytes = frame.bytes.bytes();
         let peer = match self.frames {
-            true => sender_of(&mut self.table, bytes, from),
+            true => sender_of(&mut self.table, bytes, from, self.inside.mac(now)),
             false => {
                 let is_v4 = bytes.first().is_some_and(|first| first >> 4 == 4);
                 address_in(bytes, is_v4, true).and_then(|source| self.table.source(source))
@@ -130,10 +130,11 @@ impl Overlay {
     }
 }
 
-/// Returns the index of the peer that a frame's source address belongs to: the one with the address, or else the one at
-/// `from` with the unknown addresses. A group is no source.
-fn sender_of(table: &mut Table, frame: &[u8], from: IpAddr) -> Option<usize> {
-    let source = mac(frame, ethernet::SRC).filter(|source| ethernet::is_station(*source))?;
+/// Returns the index of the peer that a frame's source address belongs to: the one with the address, or else the one
+/// at `from` with the unknown addresses. A group is no source, and `own` is that of no peer: a frame that this end has
+/// sent has come back, which Linux's devices drop too.
+fn sender_of(table: &mut Table, frame: &[u8], from: IpAddr, own: Option<Mac>) -> Option<usize> {
+    let source = mac(frame, ethernet::SRC).filter(|source| ethernet::is_station(*source) && Some(*source) != own)?;
     table.source(station(source)).or_else(|| table.flooded(from))
 }
 

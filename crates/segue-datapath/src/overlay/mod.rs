@@ -22,7 +22,7 @@ mod swap;
 mod table;
 
 pub use counts::Dropped;
-pub use pipeline::{Listener, Overlay, Parts, knobs};
+pub use pipeline::{Form, Listener, Overlay, Parts, knobs};
 pub use prefixes::Prefixes;
 pub use swap::{Changing, TableReceiver, TableSender, exchange};
 pub use table::{Inside, ListenerConfig, PeerConfig, PeerCounters, Removed, Table};

@@ -1,5 +1,6 @@
 //! The outbound direction: from the interface to a peer.
 
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
 
@@ -17,6 +18,8 @@ use crate::icmp::{self, ErrorKind};
 use crate::ingress::packets;
 use crate::tuning::Remcsum;
 
+/// Most packets and trains that wait for a socket before no more copies of flooded frames are made for it.
+const MOST_COPIES: usize = 1024;
 /// Interval at which the path MTU to a peer is queried while packets are sent to it, nanoseconds.
 const MTU_QUERY_INTERVAL: u64 = 1_000_000_000;
 
@@ -66,27 +69,57 @@ impl Overlay {
 
     /// Sends a frame or a train of frames to the peer that has its destination, or to all peers for unknown
     /// destinations.
-    pub(super) fn forward(&mut self, packet: Box<Packet<Page>>, now: Nanos) {
+    ///
+    /// # Errors
+    /// Those of a port that transmits.
+    pub(super) fn forward(&mut self, packet: Box<Packet<Page>>, now: Nanos) -> io::Result<()> {
         let to = mac(packet.head.bytes(), ethernet::DST).unwrap_or([0xff; 6]);
         let is_group = ethernet::is_group(to);
         if let Some(index) = self.table.destination(station(to)).filter(|_| !is_group) {
-            return self.send_to(packet, index, now);
+            self.send_to(packet, index, now);
+            return Ok(());
         }
-        let Some((last, others)) = self.table.flood.len().checked_sub(1).map(|count| (count, 0..count)) else {
+        let copies = self.table.flood.len();
+        if copies == 1 {
+            self.send_to(packet, self.table.flood[0], now);
+            return Ok(());
+        }
+        if copies == 0 {
             let reason = match is_group {
                 true => Dropped::NoGroup,
                 false if self.table.had(station(to)) => Dropped::RemovedPeer,
                 false => Dropped::NoRoute,
             };
             self.drops.add_many(reason, packets(&packet));
-            return self.rx.pool.put(packet);
-        };
-        for at in others {
-            let mut copy = self.rx.pool.take();
-            copy.copy_from(&packet);
-            self.send_to(copy, self.table.flood[at], now);
+            self.rx.pool.put(packet);
+            return Ok(());
         }
-        self.send_to(packet, self.table.flood[last], now);
+        if self.flood_limit.take(packets(&packet).saturating_mul(copies as u64), now) {
+            for at in 0..copies {
+                self.send_copy(&packet, self.table.flood[at], now)?;
+            }
+        } else {
+            self.drops.add_many(Dropped::FloodLimit, packets(&packet));
+        }
+        self.rx.pool.put(packet);
+        Ok(())
+    }
+
+    /// Sends a copy of a flooded frame to the peer with this index, while there is room for it.
+    fn send_copy(&mut self, packet: &Packet<Page>, index: usize, now: Nanos) -> io::Result<()> {
+        let Overlay { table, outsides, rx, split_drops, .. } = self;
+        let end = &mut outsides[table.peers[index].listener].end;
+        if end.waiting() >= MOST_COPIES && !end.blocked {
+            end.transmit(rx, split_drops)?;
+        }
+        if end.waiting() >= MOST_COPIES {
+            self.drops.add_many(Dropped::FloodFull, packets(packet));
+            return Ok(());
+        }
+        let mut copy = rx.pool.take();
+        copy.copy_from(packet);
+        self.send_to(copy, index, now);
+        Ok(())
     }
 
     /// Sends a packet or train to the peer with this index.

@@ -15,6 +15,7 @@ use super::swap::TableReceiver;
 use super::table::{QueryLimit, Table};
 use crate::board::{Group, Sink, Stage};
 use crate::endpoint::{self, Endpoint, reply_pages};
+use crate::flood::FloodLimit;
 use crate::icmp::ErrorLimits;
 use crate::ingress::{Ingress, Traffic};
 use crate::knobs::{Dial, Knobs};
@@ -22,6 +23,9 @@ use crate::napi::{PollPolicy, RoundRobin};
 use crate::pipeline::{Interest, Pipeline, Round};
 use crate::sys;
 use crate::tuning::{Remcsum, Settings};
+
+/// Most copies of flooded frames a second, unless the knob says otherwise.
+const FLOOD_LIMIT: u64 = 100_000;
 
 /// A listener: a datagram port, and the state of outer checksums there.
 pub struct Listener {
@@ -73,15 +77,32 @@ impl std::fmt::Debug for Listener {
     }
 }
 
+/// The properties of a tunnel with a peer table on which its knobs depend, as in [`Parts`].
+#[derive(Clone, Copy, Debug)]
+pub struct Form {
+    /// Whether the interface carries Ethernet frames; otherwise IP.
+    pub frames: bool,
+    /// Initial configuration of GRO for inbound packets.
+    pub gro: Option<gro::Config>,
+    /// Whether remote checksum offload can be switched.
+    pub remcsum: bool,
+    /// The initial weight of all ports.
+    pub budget: usize,
+}
+
 /// Returns the knobs of a tunnel between the named ports.
-pub fn knobs(inside: &str, outsides: &[&str], gro: Option<gro::Config>, remcsum: bool, budget: usize) -> Knobs {
-    let mut settings = settings(inside, outsides, gro, remcsum, budget);
+pub fn knobs(inside: &str, outsides: &[&str], form: Form) -> Knobs {
+    let mut settings = settings(inside, outsides, form);
     Knobs::of(|dial| tune(&mut settings, dial))
 }
 
-fn settings(inside: &str, outsides: &[&str], gro: Option<gro::Config>, remcsum: bool, budget: usize) -> Vec<Settings> {
-    let remcsum = if remcsum { Remcsum::Can(true) } else { Remcsum::Never };
-    let of = |outside: &&str| Settings::new([inside, *outside].map(str::to_owned), [gro, None], remcsum, budget);
+fn settings(inside: &str, outsides: &[&str], form: Form) -> Vec<Settings> {
+    let remcsum = if form.remcsum { Remcsum::Can(true) } else { Remcsum::Never };
+    let of = |outside: &&str| {
+        let names = [inside, *outside].map(str::to_owned);
+        let flood = form.frames.then_some(FLOOD_LIMIT);
+        Settings { flood, ..Settings::new(names, [form.gro, None], remcsum, form.budget) }
+    };
     outsides.iter().map(of).collect()
 }
 
@@ -136,6 +157,7 @@ pub struct Overlay {
     pub(super) limits: ErrorLimits,
     pub(super) scratch: Frames,
     pub(super) queries: QueryLimit,
+    pub(super) flood_limit: FloodLimit,
     /// Number of times the table was replaced.
     swaps: u64,
     /// Duration of the longest round during a table change, nanoseconds of processor time.
@@ -164,7 +186,8 @@ impl Overlay {
     /// Creates the overlay's pipeline.
     pub fn new(parts: Parts) -> Overlay {
         let names: Vec<&str> = parts.listeners.iter().map(|listener| listener.name.as_str()).collect();
-        let settings = settings(&parts.inside_name, &names, parts.gro, parts.remcsum, parts.budget);
+        let Parts { frames, gro, remcsum, budget, .. } = parts;
+        let settings = settings(&parts.inside_name, &names, Form { frames, gro, remcsum, budget });
         let outside = |listener: Listener| Outside {
             end: Endpoint::new(listener.name, listener.port),
             csum: listener.csum,
@@ -197,6 +220,7 @@ impl Overlay {
             limits: ErrorLimits::new(parts.key, Nanos(0)),
             scratch: Frames::default(),
             queries: QueryLimit::default(),
+            flood_limit: FloodLimit::default(),
             swaps: 0,
             longest_change: 0,
             taken: 0,
@@ -253,7 +277,7 @@ impl Overlay {
             let mut next = self.outward.enter(packet, &mut self.rx, &mut self.split_drops);
             while let Some(packet) = next {
                 match self.frames {
-                    true => self.forward(packet, now),
+                    true => self.forward(packet, now)?,
                     false => self.route(packet, now),
                 }
                 next = self.outward.more();
@@ -333,6 +357,7 @@ impl Overlay {
             outside.end.polls.weight = settings.sharing.weights[1] as usize;
         }
         let Some(first) = self.settings.first() else { return };
+        self.flood_limit.set(first.flood.unwrap_or(0));
         self.inside.set_egress(first.egress[0]);
         self.inside.polls.weight = first.sharing.weights[0] as usize;
         (self.inward.cuts, self.outward.cuts) = (first.cuts(0), first.cuts(1));

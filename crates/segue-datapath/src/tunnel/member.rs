@@ -68,9 +68,6 @@ impl Arrivals {
     }
 }
 
-/// Interval at which the Ethernet address of the interface is queried while packets arrive, nanoseconds.
-const MAC_QUERY_INTERVAL: u64 = 1_000_000_000;
-
 /// Returns whether a packet that was parsed without tunnels is a datagram of one of them.
 fn is_inside(tunnels: &Tunnels, packet: &Packet<Page>) -> bool {
     *tunnels != Tunnels::NONE
@@ -89,8 +86,6 @@ pub(super) struct Member {
     index: usize,
     /// Index of the tunnel's first remote among the outside port's peers.
     first_peer: u16,
-    /// The interface's own MAC address, and the time at which it was read, for tunnels that carry Ethernet.
-    own: Option<(Option<[u8; 6]>, Nanos)>,
     fdb: Option<Fdb>,
     flood: Vec<u16>,
     gro: Option<Gro<Page>>,
@@ -134,7 +129,6 @@ impl Member {
             remotes: parts.remotes,
             index,
             first_peer,
-            own: None,
             fdb: parts.fdb,
             flood: parts.flood,
             joins: parts.gro.is_some(),
@@ -480,7 +474,7 @@ impl Member {
             && let Some(source) = frame.get(ethernet::SRC).and_then(|mac| mac.first_chunk())
         {
             // As Linux's devices do: a frame that this end has sent has come back, and learning from it would be wrong.
-            if self.own_mac(now) == Some(*source) {
+            if self.inside.mac(now) == Some(*source) {
                 return false;
             }
             if let Some(fdb) = &mut self.fdb {
@@ -488,18 +482,6 @@ impl Member {
             }
         }
         true
-    }
-
-    /// Returns the interface's Ethernet address, which may be changed at any time.
-    fn own_mac(&mut self, now: Nanos) -> Option<[u8; 6]> {
-        match self.own {
-            Some((mac, asked)) if now.0.saturating_sub(asked.0) < MAC_QUERY_INTERVAL => mac,
-            _ => {
-                let mac = self.inside.port.mac();
-                self.own = Some((mac, now));
-                mac
-            }
-        }
     }
 
     fn enter(&mut self, packet: Box<Packet<Page>>, common: &mut Common, now: Nanos) {

@@ -326,7 +326,8 @@ pub fn knobs<'a>(
         plans.map(|plan| (format!("net.gro.dev.{}.enable_gro", plan.dev), u64::from(plan.gro))).collect();
     if first.table.is_some() {
         let names = first.outside_names();
-        let knobs = overlay::knobs(&first.dev, &names, Some(gro), remcsum, BUDGET).and(fastpath_knob(first));
+        let form = overlay::Form { frames: first.mode.is_ethernet(), gro: Some(gro), remcsum, budget: BUDGET };
+        let knobs = overlay::knobs(&first.dev, &names, form).and(fastpath_knob(first));
         return prepare(knobs, &preset, assignments);
     }
     let knobs = tunnel::knobs(&insides, outside_name(first), Some(gro), remcsum, BUDGET).and(fastpath_knob(first));
