@@ -242,7 +242,7 @@ fn watch(etcd: &mut Etcd, roster: &mut Roster, from: &Position) -> Result<(), Et
                 }
                 Change::Delete(key) => {
                     roster.remove(&key);
-                    assert!(!roster.holds(&key));
+                    assert!(roster.stored(&key).is_none());
                 }
             }
         }

@@ -10,7 +10,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
 use segue_control::error::{Error, Kind};
@@ -21,6 +21,7 @@ use crate::datapath::{self, Datapath, TunnelState};
 use crate::etcd::{Batch, Change, Etcd};
 use crate::event::{Acquired, Event};
 use crate::follow;
+use crate::grace::Grace;
 use crate::keeper::{self, Terms};
 use crate::lease;
 use crate::refusal::Refusal;
@@ -80,11 +81,10 @@ pub struct Agent<'a> {
     process: u32,
     is_dirty: bool,
     outage: Option<Instant>,
-    held_until: Option<Instant>,
-    /// Keys that vanished and are kept until [`GRACE`] is over.
-    held: Vec<Vec<u8>>,
+    grace: Grace,
     list_again: Arc<AtomicBool>,
-    check: Sender<()>,
+    /// Asks for a look at the lease; one that is due is enough.
+    check: SyncSender<()>,
     /// When the clock was last compared with time that passed, and what it said.
     clock: (Instant, u64),
 }
@@ -97,7 +97,7 @@ pub fn run(
     announce: &mut dyn Announce,
     (events, inbox): (SyncSender<Event>, Receiver<Event>),
 ) -> Result<(), Error> {
-    let (check, checks) = std::sync::mpsc::channel();
+    let (check, checks) = std::sync::mpsc::sync_channel(1);
     let mut state = FleetState {
         schema: SCHEMA.to_owned(),
         name: settings.terms.name.clone(),
@@ -123,8 +123,7 @@ pub fn run(
         process: 0,
         is_dirty: false,
         outage: None,
-        held_until: None,
-        held: Vec::new(),
+        grace: Grace::default(),
         list_again: Arc::default(),
         check,
         clock: (Instant::now(), now()),
@@ -250,13 +249,9 @@ impl Agent<'_> {
                 self.reached(None);
                 // After a restore of a backup it can be lower than before.
                 self.state.revision = revision;
-                // What is there again stays.
-                self.held.retain(|held| !listed.holds(held));
-                if let Some(roster) = &mut self.roster {
-                    for key in roster.adopt(*listed) {
-                        self.gone(key);
-                    }
-                }
+                self.grace.listed();
+                let gone = self.roster.as_mut().map(|roster| roster.adopt(*listed));
+                gone.into_iter().flatten().for_each(|key| self.gone(&key));
                 self.is_dirty = true;
             }
             Event::Changed(batch, endpoint) => {
@@ -320,14 +315,14 @@ impl Agent<'_> {
             self.state.last_event = Some(LastEvent { at: now(), what: format!("{word} {}", named(key)) });
             if roster.is_own(key) {
                 // The keeper sees whether it is still this host's.
-                let _ = self.check.send(());
+                let _ = self.check.try_send(());
             }
             match change {
                 Change::Put(record) => {
-                    self.held.retain(|held| *held != record.key);
+                    self.grace.put(roster, &record.key);
                     roster.put(&record);
                 }
-                Change::Delete(key) => self.gone(key),
+                Change::Delete(key) => self.gone(&key),
             }
             self.is_dirty = true;
         }
@@ -335,10 +330,9 @@ impl Agent<'_> {
     }
 
     /// Removes an entry, after the grace time if one runs.
-    fn gone(&mut self, key: Vec<u8>) {
-        if self.held_until.is_some_and(|until| Instant::now() < until) {
-            self.held.push(key);
-        } else if self.roster.as_mut().is_some_and(|roster| roster.remove(&key)) {
+    fn gone(&mut self, key: &[u8]) {
+        let Some(roster) = &mut self.roster else { return };
+        if self.grace.remove(roster, key, Instant::now()) {
             self.list_again.store(true, Ordering::Relaxed);
         }
     }
@@ -352,14 +346,14 @@ impl Agent<'_> {
         }
         let was = self.outage.take().map(|since| since.elapsed());
         if was.is_some_and(|was| was >= self.settings.terms.ttl / 2) {
-            self.held_until = Some(Instant::now() + GRACE);
+            self.grace.begin(Instant::now() + GRACE);
         }
         if self.state.state == Engine::Stale {
             self.announce.note("etcd is reached again");
         }
         (self.state.state, self.state.since, self.state.error) = (Engine::Connected, now(), None);
         // Its own lease first: others may have seen it end.
-        let _ = self.check.send(());
+        let _ = self.check.try_send(());
         self.publish();
     }
 
@@ -497,8 +491,6 @@ impl Agent<'_> {
         }
     }
 
-    /// Checks that the tunnel still has the table and that `subnet.env` is there, and ends the grace time when it is
-    /// over.
     /// Follows steps of the clock; `clock` is what it says.
     fn follow_clock(&mut self, clock: u64) {
         let (then, said) = std::mem::replace(&mut self.clock, (Instant::now(), clock));
@@ -507,12 +499,14 @@ impl Agent<'_> {
         }
     }
 
+    /// Checks that the tunnel still has the table and that `subnet.env` is there, and ends the grace time when it is
+    /// over.
     fn tick(&mut self) -> Result<(), Error> {
         self.follow_clock(now());
-        if self.held_until.is_some_and(|until| Instant::now() >= until) {
-            self.held_until = None;
-            for key in std::mem::take(&mut self.held) {
-                self.gone(key);
+        let over = self.roster.as_mut().and_then(|roster| self.grace.end(roster, Instant::now()));
+        if let Some(lists_again) = over {
+            if lists_again {
+                self.list_again.store(true, Ordering::Relaxed);
             }
             self.is_dirty = true;
         }

@@ -3,7 +3,8 @@
 //!
 //! - [`network`], [`config`], [`lease`] and [`refusal`] are flannel's registry: what its entries say, and why one is
 //!   refused;
-//! - [`roster`] makes peers of entries, and [`allocate`] chooses this host's subnet; both without I/O;
+//! - [`roster`] makes peers of entries, [`grace`] keeps those that are gone for a time, and [`allocate`] chooses this
+//!   host's subnet; all without I/O;
 //! - [`etcd`] is the client, of which `answer` reads the documents, [`backoff`] the time between its attempts;
 //! - [`keeper`] gets this host's lease and keeps it, [`follow`] follows the changes of the others, and [`agent`] is the
 //!   loop that keeps the table equal to them; [`event`] is what they report, [`refusal_log`] the lines of its log for
@@ -37,6 +38,7 @@ pub mod datapath;
 pub mod etcd;
 pub mod event;
 pub mod follow;
+pub mod grace;
 pub mod hook;
 pub mod keeper;
 pub mod lease;

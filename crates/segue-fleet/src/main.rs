@@ -89,6 +89,13 @@ fn etcd(args: &Etcd) -> Result<(), Error> {
         Some(file) => file.clone(),
         None => fleet::path_for_new(&args.dev, ".subnet.env").map_err(|error| unwritable(&error))?,
     };
+    if let Some(folder) = subnet_file.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        // As flanneld does: /run is empty after a start of the machine.
+        fs::create_dir_all(folder).map_err(|error| {
+            Error::system(format!("cannot make the directory {}", folder.display()), &error, "another --subnet-file")
+                .why(format!("{} goes there", subnet_file.display()))
+        })?;
+    }
     let _lock = lock(&args.dev)?;
     let mut signals = Signals::new().map_err(|error| {
         Error::system("cannot read signals", &error, "segue doctor").why("the kernel has no signalfd")

@@ -91,7 +91,7 @@ impl Roster {
     pub fn adopt(&mut self, listed: Roster) -> Vec<Vec<u8>> {
         let mut before = std::mem::replace(self, listed);
         let keys = before.leases.iter().flat_map(BTreeMap::keys).chain(before.refused.keys());
-        let gone: Vec<Vec<u8>> = keys.filter(|key| !self.holds(key)).cloned().collect();
+        let gone: Vec<Vec<u8>> = keys.filter(|key| self.stored(key).is_none()).cloned().collect();
         for key in &gone {
             for (places, old) in self.leases.iter_mut().zip(&mut before.leases) {
                 if places.len() < self.policy.limit.saturating_mul(2) {
@@ -105,11 +105,12 @@ impl Roster {
         gone
     }
 
-    /// Returns whether there is an entry of a key, in either of the two forms of [`Roster::remove`].
-    pub fn holds(&self, key: &[u8]) -> bool {
+    /// Returns the form in which the entry of a key is stored, in either of the two forms of [`Roster::remove`]; `None`
+    /// where there is none.
+    pub fn stored(&self, key: &[u8]) -> Option<Vec<u8>> {
         let keeps =
             |key: &[u8]| self.leases.iter().any(|leases| leases.contains_key(key)) || self.refused.contains_key(key);
-        keeps(key) || keeps(&kept(key))
+        if keeps(key) { Some(key.to_vec()) } else { Some(kept(key)).filter(|key| keeps(key)) }
     }
 
     /// Adds an entry or replaces the one of its key.

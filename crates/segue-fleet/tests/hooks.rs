@@ -163,6 +163,31 @@ fn no_host_is_swept_that_flanneld_has_not_come_to_yet() {
 }
 
 #[test]
+fn a_state_that_cannot_be_read_costs_no_host_and_lets_none_in_unchecked() {
+    let folder = Folder::new("unreadable");
+    folder.call(&["pre", "--mode", "gue", "--port", "6080", "--remcsum"], "");
+    let post = ["post", "198.19.0.0/16", "198.19.1.0/24", "198.18.0.1", "--grace", "600"];
+    folder.call(&post, "");
+    folder.call(&["add", "198.19.2.0/24", "198.18.0.2"], GUE);
+    let [state, table] = ["sgf0.hook.json", "sgf0.peers.json"].map(|name| folder.0.join(name));
+    let (good, before) = (fs::read_to_string(&state).unwrap(), fs::read_to_string(&table).unwrap());
+    assert!(good.contains(r#""encap":"gue""#), "{good}");
+    for bad in [good.replace(r#""encap":"gue""#, r#""encap":"later""#), good[..good.len() / 2].to_owned()] {
+        fs::write(&state, &bad).unwrap();
+        // This host's own subnet, all there is, another host, and one that is to go.
+        for words in [["add", "198.19.1.0/24"], ["add", "0.0.0.0/0"], ["add", "198.19.3.0/24"]] {
+            let said = folder.refuse(&[words[0], words[1], "198.18.0.3"], GUE);
+            assert!(said.contains("cannot be read") && said.contains("restart flanneld"), "{said}");
+        }
+        folder.refuse(&["del", "198.19.2.0/24", "198.18.0.2"], GUE);
+        assert_eq!((fs::read_to_string(&state).unwrap(), fs::read_to_string(&table).unwrap()), (bad, before.clone()));
+    }
+    folder.call(&post, "");
+    assert!(folder.refuse(&["add", "198.19.1.0/24", "198.18.0.3"], GUE).contains("refused"));
+    folder.call(&["add", "198.19.3.0/24", "198.18.0.3"], GUE);
+}
+
+#[test]
 fn a_file_of_an_earlier_version_costs_no_host() {
     let folder = Folder::new("earlier");
     folder.must("add", 2);

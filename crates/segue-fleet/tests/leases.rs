@@ -2,9 +2,11 @@
 //! reason, and none of them displaces another peer.
 
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 use segue_fleet::config::Config;
 use segue_fleet::datapath::{difference, peer};
+use segue_fleet::grace::Grace;
 use segue_fleet::lease::{self, Offer};
 use segue_fleet::network::Network;
 use segue_fleet::refusal::Refusal;
@@ -493,16 +495,51 @@ fn a_list_says_which_entries_are_gone() {
     assert_eq!((gone.len(), &gone[0]), (2, &good(2).key));
     let counts = |roster: &Roster| (roster.judged().leases.len(), roster.judged().refused.len());
     assert_eq!(counts(&known), (3, 3), "they stay until they are removed");
-    assert!(known.holds(&good(2).key) && known.holds(&wrong(1).key) && known.holds(&gone[1]));
+    let holds = |roster: &Roster, key: &[u8]| roster.stored(key).is_some();
+    assert!(holds(&known, &good(2).key) && holds(&known, &wrong(1).key) && holds(&known, &gone[1]));
     gone.iter().for_each(|key| assert!(!known.remove(key)));
     assert_eq!(counts(&known), (2, 2));
-    assert!(!known.holds(&good(2).key) && !known.holds(&wrong(1).key));
+    assert!(!holds(&known, &good(2).key) && !holds(&known, &wrong(1).key));
     // What is gone takes no place of what is listed.
     let mut small = listed(1, &[good(2), good(3), wrong(1)]);
     assert_eq!(small.adopt(listed(1, &[good(4), good(5), wrong(2)])).len(), 3);
     let judged = small.judged();
     assert_eq!((judged.leases[0].subnet.to_string(), judged.left_out), ("198.19.4.0/24".to_owned(), 0));
-    assert!(small.holds(&wrong(2).key) && !small.holds(&wrong(1).key) && !small.holds(&good(2).key));
+    assert!(holds(&small, &wrong(2).key) && !holds(&small, &wrong(1).key) && !holds(&small, &good(2).key));
+}
+
+/// Tests that what is gone in a grace time stays until its end, unless it comes again, and that no report of what was
+/// never there is kept, however many there are.
+#[test]
+fn a_grace_time_keeps_no_more_keys_than_there_are_entries() {
+    let mut roster = roster(10);
+    let long = record(at(&"x".repeat(4000)), VALUE, 0);
+    for record in [good(2), good(3), long.clone()] {
+        roster.put(&record);
+    }
+    let now = Instant::now();
+    let over = now + Duration::from_secs(30);
+    let mut grace = Grace::default();
+    assert!(!grace.remove(&mut roster, &good(3).key, now), "no grace time runs");
+    assert_eq!((roster.judged().leases.len(), grace.kept()), (1, 0));
+    grace.begin(over);
+    for n in 0..100_000 {
+        let unknown = at(&format!("{n}{}", "y".repeat(200)));
+        assert!(!grace.remove(&mut roster, unknown.as_bytes(), now));
+        assert!(!grace.remove(&mut roster, &good(2).key, now) && !grace.remove(&mut roster, &long.key, now));
+    }
+    assert_eq!(grace.kept(), 2);
+    assert_eq!((roster.judged().leases.len(), roster.judged().refused.len()), (1, 1), "they stay");
+    grace.put(&roster, &good(2).key);
+    assert_eq!((grace.end(&mut roster, now), grace.kept()), (None, 1));
+    assert_eq!((grace.end(&mut roster, over), grace.kept()), (Some(false), 0));
+    assert_eq!((roster.judged().leases.len(), roster.judged().refused.len()), (1, 0));
+    assert_eq!(grace.end(&mut roster, over), None, "once");
+    // A new list says again what is gone.
+    grace.begin(over);
+    assert!(!grace.remove(&mut roster, &good(2).key, now));
+    grace.listed();
+    assert_eq!((grace.end(&mut roster, over), roster.judged().leases.len()), (Some(false), 1));
 }
 
 #[test]

@@ -40,7 +40,7 @@ impl fmt::Display for Identity {
 
 /// Replaces the content of `path` in one step: a reader finds either the old content or the new one. The new content is
 /// written beside the file, under a hidden name that ends in the process id, and renamed. `mode` is the mode of the new
-/// file, whatever the mask of this process; without it the mask decides.
+/// file, whatever the mask of this process; without it only the owner may write the file, and the mask takes from that.
 pub fn replace(path: &Path, content: &[u8], mode: Option<u32>) -> io::Result<()> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let beside = path.with_file_name(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
@@ -67,7 +67,7 @@ pub fn read_within(input: impl Read, most: usize) -> io::Result<Vec<u8>> {
 }
 
 fn write_new(path: &Path, content: &[u8], mode: Option<u32>) -> io::Result<()> {
-    let mut file = File::options().write(true).create_new(true).mode(mode.unwrap_or(0o666)).open(path)?;
+    let mut file = File::options().write(true).create_new(true).mode(mode.unwrap_or(0o644)).open(path)?;
     if let Some(mode) = mode {
         file.set_permissions(fs::Permissions::from_mode(mode))?;
     }
@@ -109,6 +109,8 @@ mod tests {
         fs::create_dir(taken.join("file")).unwrap();
         assert!(replace(&taken, b"x", None).is_err());
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 2, "the file that could not be renamed is removed");
+        crate::sys::with_umask(0, || replace(&path, b"three\n", None)).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o644, "no other user writes it");
         fs::remove_dir_all(&folder).unwrap();
     }
 

@@ -46,7 +46,7 @@ struct Hooks {
 /// Runs `pre`: records the encapsulation that this host accepts, and returns the data that flanneld puts into its
 /// lease.
 pub fn pre(name: &str, takes: Takes) -> Result<String, Error> {
-    let mut hooks = Hooks::open(name)?;
+    let mut hooks = Hooks::begin(name)?;
     let text = serde_json::to_string(&takes).unwrap_or_default();
     hooks.memory.takes = Some(takes);
     hooks.save("pre")?;
@@ -59,7 +59,7 @@ pub fn post(name: &str, network: &str, subnet: &str, address: &str, grace: u32) 
     let network = argument(network, Network::parse(network), "NETWORK")?;
     let subnet = argument(subnet, Network::parse(subnet), "SUBNET")?;
     let address: Ipv4Addr = argument(address, address.parse().ok(), "PUBLIC_IP")?;
-    let mut hooks = Hooks::open(name)?;
+    let mut hooks = Hooks::begin(name)?;
     let memory = &mut hooks.memory;
     (memory.network, memory.subnet, memory.address) = (network.to_string(), subnet.to_string(), address.to_string());
     memory.round += 1;
@@ -145,8 +145,26 @@ impl Memory {
 }
 
 impl Hooks {
+    /// Opens the files as [`open`](Self::open) does, for a hook with which flanneld starts: what cannot be read begins
+    /// anew, since all other hosts follow.
+    fn begin(name: &str) -> Result<Hooks, Error> {
+        Hooks::locked(name, |_| Ok(Memory::default()))
+    }
+
     /// Opens and locks the files, after another hook has released them.
+    ///
+    /// # Errors
+    /// Where they cannot be opened, or the state cannot be read: without it no host could be checked, and the table
+    /// would lose all others.
     fn open(name: &str) -> Result<Hooks, Error> {
+        Hooks::locked(name, |error| {
+            let hint = "restart flanneld: it begins with pre and post, which write it anew";
+            Err(Error::new(Kind::System, format!("the state of the hooks of {name} cannot be read"), hint)
+                .why(format!("{name}.hook.json is damaged, or of a newer version: {error}")))
+        })
+    }
+
+    fn locked(name: &str, unreadable: impl Fn(serde_json::Error) -> Result<Memory, Error>) -> Result<Hooks, Error> {
         let failed = |error: &io::Error| {
             Error::system(format!("cannot open what is known of {name}"), error, "id; ls -ld /run/segue")
                 .why("the hooks keep it beside the control sockets")
@@ -166,7 +184,7 @@ impl Hooks {
             std::thread::sleep(Duration::from_millis(10));
         }
         let memory = match path(name, ".hook.json").and_then(fs::read) {
-            Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or_default(),
+            Ok(bytes) => serde_json::from_slice(&bytes).or_else(unreadable)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Memory::default(),
             Err(error) => return Err(failed(&error)),
         };
