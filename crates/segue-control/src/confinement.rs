@@ -45,7 +45,8 @@ pub struct Needs<'a> {
 /// reach control sockets and folders of other users. Returns what the kernel lacks, which `is_weak` allows.
 ///
 /// # Errors
-/// Where the kernel lacks a part of the sandbox and `is_weak` does not allow that, or refuses to drop capabilities.
+/// Where the kernel lacks a part of the sandbox and `is_weak` does not allow that, or refuses to drop capabilities or
+/// to limit the files.
 pub fn confine(needs: &Needs<'_>, is_weak: bool) -> Result<Vec<String>, Error> {
     let rights = rights(needs);
     // Times of messages: the time zone is read once.
@@ -56,7 +57,11 @@ pub fn confine(needs: &Needs<'_>, is_weak: bool) -> Result<Vec<String>, Error> {
         Error::system("cannot drop capabilities", &error, "segue doctor").why("this process does not run with them")
     })?;
     let mut lacks = Vec::new();
-    if !restrict(&rights, &needs.tcp_ports, Signalling::Inside) {
+    let has_landlock = restrict(&rights, &needs.tcp_ports, Signalling::Inside).map_err(|error| {
+        Error::system("cannot limit the files of this process", &error, "start it again")
+            .why("a folder that it needs was there a moment ago, or the kernel refused")
+    })?;
+    if !has_landlock {
         lacks.push("no Landlock here: all files of this user stay within reach".to_owned());
     }
     if let Err(why) = filter::apply(&needs.tasks) {

@@ -7,6 +7,7 @@ use segue_control::error::Error;
 use segue_host::sandbox::filter::Tasks;
 
 use crate::listen::Place;
+use crate::textfile;
 
 /// Drops the privileges that a server at the endpoints `listen`, which are open, does not need, and returns what the
 /// sandbox lacks. It asks control sockets, replaces the file `textfile`, and removes that and its sockets at the end.
@@ -21,6 +22,7 @@ pub fn confine(listen: &[Place], textfile: Option<&Path>, is_weak: bool) -> Resu
     let replaces: Vec<_> = textfile.map(Path::to_owned).into_iter().collect();
     let removes: Vec<_> = listen.iter().filter_map(socket).collect();
     let changes = !(replaces.is_empty() && removes.is_empty());
-    let tasks = Tasks { families: &[libc::AF_UNIX], accepts: true, changes, ..Tasks::default() };
+    let modes: &[_] = if textfile.is_some() { &[textfile::MODE] } else { &[] };
+    let tasks = Tasks { families: &[libc::AF_UNIX], accepts: true, changes, modes, ..Tasks::default() };
     confined(&Needs { replaces, removes, tasks, ..Needs::default() }, is_weak)
 }

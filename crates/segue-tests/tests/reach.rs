@@ -80,7 +80,7 @@ impl Instance {
         let mut command = ground.a.command(&ground.program);
         command.args(words.split(' '));
         change(&mut command);
-        // A supervisor and a service keep what they inherit.
+        // What this process has open for itself alone; each of theirs closes what it inherits.
         sys::pass_on_no_descriptors().unwrap();
         let mut process = Process::spawn(command, b"").unwrap();
         let begin = Instant::now();
@@ -354,10 +354,30 @@ fn without_landlock_or_seccomp_or_both_an_opener_and_a_keeper_have_no_rights_of_
                 if !without.contains(&seccomp) {
                     let found: Vec<_> = NEVER.iter().filter(|call| held.may(**call, &[u64::MAX; 6]).unwrap()).collect();
                     assert!(found.is_empty(), "{what} makes the calls {found:?}");
+                    if *pid != instance.worker {
+                        assert_connects_plainly(&held, &what);
+                    }
                 }
             }
             instance.end(&ground);
         }
+    }
+}
+
+/// Checks that a process connects by no other way than TCP's `connect`, of which alone Landlock knows the ports.
+#[track_caller]
+fn assert_connects_plainly(held: &Held, what: &str) {
+    let opens = libc::MSG_FASTOPEN as u64;
+    let socket = |kind: i32, protocol: i32| [libc::AF_INET, kind, protocol].map(|word| word as u64);
+    for (number, arguments) in [
+        (libc::SYS_sendto, &[u64::MAX, 0, 0, opens, 0, 0][..]),
+        (libc::SYS_sendmsg, &[u64::MAX, 0, opens]),
+        (libc::SYS_sendmmsg, &[u64::MAX, 0, 0, opens]),
+        (libc::SYS_socket, &socket(libc::SOCK_STREAM, libc::IPPROTO_MPTCP)),
+        (libc::SYS_socket, &socket(libc::SOCK_STREAM, libc::IPPROTO_SCTP)),
+        (libc::SYS_socket, &socket(libc::SOCK_RAW, libc::IPPROTO_TCP)),
+    ] {
+        assert!(!held.may(number, arguments).unwrap(), "{what} makes the call {number} of {arguments:x?}");
     }
 }
 
@@ -405,6 +425,20 @@ fn assert_asks_only(pid: u32, of: &str, who: &str, more: &[i64]) -> Option<Held>
     ] {
         assert!(!held.opens(path, flags).unwrap(), "the {who} opens {path}");
     }
+    // No file that it makes runs with the rights of another user, and those of others keep their modes.
+    let makes = (libc::O_CREAT | write) as u64;
+    for (number, arguments) in [
+        (libc::SYS_fchmod, &[u64::MAX, 0o666][..]),
+        (libc::SYS_fchmod, &[u64::MAX, 0o4755]),
+        (libc::SYS_open, &[0, makes, 0o4755]),
+        (libc::SYS_openat, &[u64::MAX, 0, makes, 0o2755]),
+        (libc::SYS_openat, &[u64::MAX, 0, (libc::O_TMPFILE | write) as u64, 0o4755]),
+        (libc::SYS_mkdir, &[0, 0o1777]),
+        (libc::SYS_mkdirat, &[u64::MAX, 0, 0o2700]),
+    ] {
+        assert!(!may(number, arguments), "the {who} makes the call {number} of {arguments:x?}");
+    }
+    assert_connects_plainly(&held, who);
     Some(held)
 }
 
@@ -445,10 +479,14 @@ fn the_agent_of_a_fleet_reaches_its_registry_its_tunnel_and_its_own_files_alone(
     ground.a.run("ip", &["link", "set", "lo", "up"]).unwrap();
     let words = "dev sg1 peers none local 198.18.0.1 listen vxlan:8472 id 1 fastpath off";
     let instance = Instance::start(&ground, &format!("tunnel {words}"), |_| (), 3);
+    let directory = Directory::new();
+    // In a directory that is not there yet.
+    let subnet_file = directory.path().join("run/flannel/subnet.env");
     // Without a registry it asks again and again, by the address of a member or by its name.
     let start = |member: &str| {
         let mut agent = ground.a.command(&ground.program);
         agent.args("fleet etcd --dev sg1 --public-ip 198.18.0.1 --endpoints".split(' ')).arg(member);
+        agent.arg("--subnet-file").arg(&subnet_file);
         let mut agent = Process::spawn(agent, b"").unwrap();
         let error = until("the agent has tried", || {
             assert!(agent.ended().is_none(), "{}", agent.last_words());
@@ -467,8 +505,20 @@ fn the_agent_of_a_fleet_reaches_its_registry_its_tunnel_and_its_own_files_alone(
     let agent = start("http://127.0.0.1:2379");
     let more = [libc::SYS_open, libc::SYS_rename, libc::SYS_clone];
     let Some(held) = assert_asks_only(agent.id(), "a fleet", "agent", &more) else { return };
+    let file = subnet_file.to_str().unwrap();
+    assert!(held.opens(file, libc::O_CREAT | libc::O_WRONLY).unwrap(), "it cannot write {file}");
+    // Datagrams are for the resolvers of names alone.
+    let datagrams = [libc::AF_INET, libc::SOCK_DGRAM, 0].map(|word| word as u64);
+    assert!(!held.may(libc::SYS_socket, &datagrams).unwrap(), "it has datagrams");
+    assert!(!held.may(libc::SYS_fchmod, &[u64::MAX, 0o644]).unwrap(), "it changes modes");
     drop(held);
     end(agent);
-    end(start("http://localhost:2379"));
+    let agent = start("http://localhost:2379");
+    let held = Held::allowed(agent.id()).expect("as before");
+    assert!(held.may(libc::SYS_socket, &datagrams).unwrap() && held.opens("/etc/hosts", libc::O_RDONLY).unwrap());
+    assert!(!held.may(libc::SYS_fchmod, &[u64::MAX, 0o644]).unwrap(), "it changes modes of files that it reads");
+    assert_connects_plainly(&held, "an agent whose member has a name");
+    drop(held);
+    end(agent);
     instance.end(&ground);
 }

@@ -7,7 +7,7 @@ use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpOp, SeccompFilter, SeccompRule, TargetArch, apply_filter,
 };
 
-use super::rules::{one_of, when};
+use super::rules::{one_of, sends, sockets, when};
 
 /// System calls of every process that asks others, with any arguments. Landlock limits the files.
 const ASKING: &[libc::c_long] = &[
@@ -16,9 +16,7 @@ const ASKING: &[libc::c_long] = &[
     libc::SYS_readv,
     libc::SYS_writev,
     libc::SYS_recvfrom,
-    libc::SYS_sendto,
     libc::SYS_recvmsg,
-    libc::SYS_sendmsg,
     libc::SYS_close,
     libc::SYS_ppoll,
     libc::SYS_connect,
@@ -48,7 +46,6 @@ const ASKING: &[libc::c_long] = &[
     libc::SYS_getrandom,
     libc::SYS_exit,
     libc::SYS_exit_group,
-    libc::SYS_openat,
     libc::SYS_getdents64,
     libc::SYS_fstat,
     libc::SYS_newfstatat,
@@ -58,27 +55,42 @@ const ASKING: &[libc::c_long] = &[
 ];
 /// System calls that only the tables of older architectures have.
 #[cfg(target_arch = "x86_64")]
-const ASKING_HERE: &[libc::c_long] = &[libc::SYS_poll, libc::SYS_open, libc::SYS_stat, libc::SYS_lstat, libc::SYS_time];
+const ASKING_HERE: &[libc::c_long] = &[libc::SYS_poll, libc::SYS_stat, libc::SYS_lstat, libc::SYS_time];
 #[cfg(not(target_arch = "x86_64"))]
 const ASKING_HERE: &[libc::c_long] = &[];
 
-/// System calls that replace a file: made beside it, with its mode, and renamed.
+/// System calls that replace a file, which is made beside it and renamed, or try a folder with another one.
 const CHANGING: &[libc::c_long] = &[
-    libc::SYS_fchmod,
     libc::SYS_unlinkat,
     libc::SYS_renameat2,
-    libc::SYS_mkdirat,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_unlink,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_rename,
     #[cfg(target_arch = "x86_64")]
-    libc::SYS_mkdir,
-    #[cfg(target_arch = "x86_64")]
     libc::SYS_rmdir,
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     libc::SYS_renameat,
 ];
+
+/// System calls that make folders, each with the place of its mode among the arguments.
+const FOLDERS: &[(libc::c_long, u8)] = &[
+    (libc::SYS_mkdirat, 2),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_mkdir, 1),
+];
+/// System calls that open files or make them, each with the place of its flags, behind which is its mode.
+const OPENING: &[(libc::c_long, u8)] = &[
+    (libc::SYS_openat, 2),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_open, 1),
+];
+/// Flags of these calls without which they make nothing and the mode has no meaning: O_CREAT, and the bit that
+/// O_TMPFILE has beyond O_DIRECTORY (fcntl.h).
+const MAKES: u64 = libc::O_CREAT as u64 | 0o20_000_000;
+/// The bits of a mode by which a program runs as another user, or a folder hands on its group (chmod(2)). Landlock does
+/// not limit them.
+const SET_USER: u64 = 0o7000;
 
 /// System calls by which threads start and end.
 const THREADS: &[libc::c_long] = &[
@@ -90,7 +102,7 @@ const THREADS: &[libc::c_long] = &[
 ];
 
 /// System calls of a resolver beyond these: it sends several queries at a time, from a port of its own.
-const RESOLVING: &[libc::c_long] = &[libc::SYS_sendmmsg, libc::SYS_recvmmsg, libc::SYS_uname, libc::SYS_bind];
+const RESOLVING: &[libc::c_long] = &[libc::SYS_recvmmsg, libc::SYS_uname, libc::SYS_bind];
 
 /// The tasks of a process beyond asking at sockets of its host.
 #[derive(Clone, Copy, Debug, Default)]
@@ -101,6 +113,8 @@ pub struct Tasks<'a> {
     pub accepts: bool,
     /// Whether it replaces and removes files.
     pub changes: bool,
+    /// The modes that it gives its files beyond its mask.
+    pub modes: &'a [libc::mode_t],
     /// Whether it starts threads.
     pub threads: bool,
     /// Whether it asks resolvers for the addresses of names.
@@ -150,8 +164,21 @@ fn rules(tasks: &Tasks<'_>) -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendEr
     ];
     let calls = lists.iter().filter(|(is_needed, _)| *is_needed).flat_map(|(_, calls)| calls.iter());
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = calls.map(|&call| (call, Vec::new())).collect();
-    let families = tasks.families.iter().map(|&family| family as u64);
-    rules.insert(libc::SYS_socket, one_of(0, families)?);
+    if !tasks.families.is_empty() {
+        rules.insert(libc::SYS_socket, sockets(tasks.families, tasks.resolves)?);
+    }
+    rules.extend(sends()?.into_iter().filter(|(call, _)| *call != libc::SYS_sendmmsg || tasks.resolves));
+    let plain = |mode: u8| (mode, SeccompCmpOp::MaskedEq(SET_USER), 0);
+    for &(call, flags) in OPENING {
+        let makes_none = when(&[(flags, SeccompCmpOp::MaskedEq(MAKES), 0)])?;
+        rules.insert(call, vec![makes_none, when(&[plain(flags + 1)])?]);
+    }
+    for &(call, mode) in FOLDERS.iter().filter(|_| tasks.changes) {
+        rules.insert(call, vec![when(&[plain(mode)])?]);
+    }
+    if !tasks.modes.is_empty() {
+        rules.insert(libc::SYS_fchmod, one_of(1, tasks.modes.iter().map(|&mode| mode.into()))?);
+    }
     let controls = [libc::FIONBIO, libc::FIONREAD];
     #[allow(clippy::unnecessary_cast, reason = "the type of these numbers differs between C libraries")]
     rules.insert(libc::SYS_ioctl, one_of(1, controls.map(|number| number as u64))?);

@@ -48,7 +48,7 @@ mod tests {
         let (dir, file) = (directory.clone(), keep.clone());
         // Landlock applies to the calling thread and those that it starts.
         std::thread::spawn(move || {
-            assert!(restrict(&[(dir.clone(), AccessFs::RemoveFile.into())], &[], Signalling::Inside));
+            assert!(restrict(&[(dir.clone(), AccessFs::RemoveFile.into())], &[], Signalling::Inside).unwrap());
             assert_eq!(fs::read("/etc/passwd").unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
             assert!(fs::File::create(dir.join("segue-new")).is_err());
             assert!(std::net::TcpStream::connect("127.0.0.1:9").is_err());

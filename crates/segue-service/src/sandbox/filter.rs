@@ -12,7 +12,7 @@ use seccompiler::{
     apply_filter_all_threads,
 };
 use segue_host::sandbox::filter::old_clone;
-use segue_host::sandbox::{one_of, when};
+use segue_host::sandbox::{one_of, sends, sockets, when};
 
 /// System calls of every process, with any arguments.
 const EVERYWHERE: &[libc::c_long] = &[
@@ -255,9 +255,11 @@ fn rules(purpose: Purpose, more: &Allowed<'_>) -> Result<BTreeMap<i64, Vec<Secco
     if purpose == Purpose::Opening && (more.files || more.accepts) {
         rules.extend(LINKS.iter().map(|&call| (call, Vec::new())));
     }
+    if purpose == Purpose::Opening {
+        rules.extend(sends()?.into_iter().filter(|(call, _)| *call != libc::SYS_sendmmsg));
+    }
     if purpose == Purpose::Opening && !more.families.is_empty() {
-        let families = more.families.iter().map(|&family| family as u64);
-        rules.extend([(libc::SYS_socket, one_of(0, families)?), (libc::SYS_connect, Vec::new())]);
+        rules.extend([(libc::SYS_socket, sockets(more.families, false)?), (libc::SYS_connect, Vec::new())]);
     }
     if more.maps {
         let commands = segue_fastpath::MAP_COMMANDS.iter();

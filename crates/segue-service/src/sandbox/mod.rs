@@ -86,7 +86,7 @@ pub fn enter(
             Error::new(Kind::System, "the supervisor has ended", "start again").why("another process killed it")
         );
     }
-    let landlock = restrict(&[], &[], Signalling::Inside);
+    let landlock = restrict(&[], &[], Signalling::Inside).map_err(|error| failed("cannot limit the files", &error))?;
     let seccomp = filter::apply(filter::Purpose::Starting, &life.allowed);
     let sandbox = Sandbox { user: name, supervised: true, landlock, seccomp: seccomp.is_ok() };
     if !landlock {

@@ -71,7 +71,7 @@ pub fn confine(reach: &AccessRights<'_>, is_weak: bool) -> Result<(), String> {
         .filter(|(path, _)| Path::new(path).exists())
         .map(|(path, access)| (PathBuf::from(path), access))
         .collect();
-    if !restrict(&folders, reach.tcp_port.as_slice(), Signalling::Inside) && !is_weak {
+    if !restrict(&folders, reach.tcp_port.as_slice(), Signalling::Inside).map_err(text)? && !is_weak {
         return Err("this kernel has no Landlock".to_owned());
     }
     let &AccessRights { ioctls, accepts, families, .. } = reach;

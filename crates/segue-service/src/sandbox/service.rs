@@ -10,6 +10,14 @@ use segue_host::process::{Step, filter_calls};
 /// Bit of the numbers of x86-64's calls for the ABI x32 (asm/unistd.h): names for the same calls, with 32-bit pointers.
 const X32: u32 = 0x4000_0000;
 
+/// Numbers that the crate of the C library does not have for all of them: of the first, x86-64 has one of its own; the
+/// others are the same for every architecture (asm-generic/unistd.h).
+const KEXEC_FILE_LOAD: libc::c_long = if cfg!(target_arch = "x86_64") { 320 } else { 294 };
+const PROCESS_MADVISE: libc::c_long = 440;
+const QUOTACTL_FD: libc::c_long = 443;
+const PROCESS_MRELEASE: libc::c_long = 448;
+const OPEN_TREE_ATTR: libc::c_long = 467;
+
 const NEVER: &[libc::c_long] = &[
     // Other processes.
     libc::SYS_ptrace,
@@ -17,13 +25,16 @@ const NEVER: &[libc::c_long] = &[
     libc::SYS_process_vm_writev,
     libc::SYS_kcmp,
     libc::SYS_pidfd_getfd,
+    PROCESS_MADVISE,
+    PROCESS_MRELEASE,
+    libc::SYS_move_pages,
+    libc::SYS_migrate_pages,
     // The kernel itself.
     libc::SYS_init_module,
     libc::SYS_finit_module,
     libc::SYS_delete_module,
     libc::SYS_kexec_load,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_kexec_file_load,
+    KEXEC_FILE_LOAD,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_iopl,
     #[cfg(target_arch = "x86_64")]
@@ -51,6 +62,8 @@ const NEVER: &[libc::c_long] = &[
     libc::SYS_swapon,
     libc::SYS_swapoff,
     libc::SYS_quotactl,
+    QUOTACTL_FD,
+    OPEN_TREE_ATTR,
     libc::SYS_acct,
     // Clocks, names and keys.
     libc::SYS_clock_settime,

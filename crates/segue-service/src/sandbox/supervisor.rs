@@ -184,7 +184,7 @@ fn confine(socket: &SocketFile, life: &SandboxConfig<'_>) -> Result<(), Error> {
     let folder = socket.folder().map(Path::to_owned);
     let removes: Vec<_> = folder.map(|folder| (folder, AccessFs::RemoveFile.into())).into_iter().collect();
     // The child says what is missing here.
-    let landlock = restrict(&removes, &[], Signalling::AnyProcess);
+    let landlock = restrict(&removes, &[], Signalling::AnyProcess).map_err(|error| refused(&error))?;
     let seccomp = filter::apply(filter::Purpose::Waiting, &filter::Allowed::default());
     match (landlock, seccomp) {
         (true, Ok(())) => Ok(()),
