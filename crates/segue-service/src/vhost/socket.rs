@@ -1,9 +1,9 @@
 //! The socket at which a front end connects: a file with the mode and the owner that the administrator chose.
 
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, lchown};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::Path;
 use std::thread;
@@ -38,7 +38,7 @@ pub(super) fn bind(spec: &Spec, out: &dyn Report) -> Result<UnixListener, Error>
                 .hint("a directory of this user: vhost:$XDG_RUNTIME_DIR/vm1.sock"),
             ErrorKind::AlreadyExists => made
                 .kind(Kind::InUse)
-                .why("another process has put a file in its place, whose permissions are not changed")
+                .why("another process has put a file in its place, whose permissions and owner are not changed")
                 .hint(format!("ls -l {shown}")),
             _ => made.why("the kernel refused").hint("segue doctor"),
         }
@@ -57,9 +57,8 @@ pub(super) fn bind(spec: &Spec, out: &dyn Report) -> Result<UnixListener, Error>
     }
     out.change(&format!("listen at {shown}"), "bind");
     let listener = listen(path, spec.mode.unwrap_or(MODE)).map_err(|error| failed("make", &error))?;
-    if let Some((user, group)) = owner {
-        // Not by a link that somebody with rights in the directory has put there.
-        lchown(path, user, group).map_err(|error| failed("set the owner of", &error))?;
+    if let Some(owner) = owner {
+        set_owner(path, owner).map_err(|error| failed("set the owner of", &error))?;
     }
     Ok(listener)
 }
@@ -72,19 +71,36 @@ fn listen(path: &Path, mode: u32) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Sets the permissions of a socket of this process's user that has others. By then, its path may be that of another
-/// file, such as a link, which is an error.
+/// Sets the permissions of a socket of this process's user that has others.
 fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
-    let file = place_of_file(path)?;
-    let found = file.metadata()?;
-    if found.mode() & 0o7777 == mode {
+    if place_of_file(path)?.metadata()?.mode() & 0o7777 == mode {
         return Ok(());
     }
+    let file = own_socket(path)?;
+    fs::set_permissions(name_of(&file), Permissions::from_mode(mode))
+}
+
+/// Gives a socket of this process's user to another user, another group, or both.
+fn set_owner(path: &Path, (user, group): (Option<u32>, Option<u32>)) -> io::Result<()> {
+    let file = own_socket(path)?;
+    chown(name_of(&file), user, group)
+}
+
+/// Opens the place of a socket of this process's user. Where others have rights in its directory, its path may be that
+/// of another file meanwhile, such as a link, which is an error.
+fn own_socket(path: &Path) -> io::Result<File> {
+    let file = place_of_file(path)?;
+    let found = file.metadata()?;
     // A file with a second name may be anywhere else.
     if !found.file_type().is_socket() || found.uid() != euid() || found.nlink() != 1 {
         return Err(io::Error::new(ErrorKind::AlreadyExists, "another file has taken its place"));
     }
-    fs::set_permissions(format!("/proc/self/fd/{}", file.as_raw_fd()), Permissions::from_mode(mode))
+    Ok(file)
+}
+
+/// Returns the path of an open file, whatever has its name (proc(5)).
+fn name_of(file: &File) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
 /// The file at the path at which a socket is to be created.
@@ -215,23 +231,33 @@ mod tests {
     }
 
     #[test]
-    fn the_permissions_of_no_other_file_are_set() {
+    fn the_permissions_and_the_owner_of_no_other_file_are_set() {
         let folder = Folder::new("other");
+        let same = (Some(euid()), None);
         let [path, target, second] = ["vm.sock", "target", "second"].map(|name| folder.0.join(name));
         let _listener = UnixListener::bind(&target).unwrap();
         fs::set_permissions(&target, Permissions::from_mode(0o600)).unwrap();
         symlink(&target, &path).unwrap();
-        assert!(set_mode(&path, 0o666).is_err());
+        assert!(set_mode(&path, 0o666).is_err() && set_owner(&path, same).is_err());
         fs::remove_file(&path).unwrap();
         fs::hard_link(&target, &second).unwrap();
-        assert!(set_mode(&target, 0o666).is_err());
+        assert!(set_mode(&target, 0o666).is_err() && set_owner(&target, same).is_err());
         fs::write(&path, "").unwrap();
         fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
-        assert!(set_mode(&path, 0o666).is_err());
+        assert!(set_mode(&path, 0o666).is_err() && set_owner(&path, same).is_err());
         assert_eq!((mode(&target), mode(&path)), (0o600, 0o600));
         fs::remove_file(&second).unwrap();
         set_mode(&target, 0o666).unwrap();
         assert_eq!(mode(&target), 0o666);
+        if euid() != 0 {
+            return segue_lab::skip_this_test("not root");
+        }
+        if set_owner(&target, (Some(1), Some(2))).is_err() {
+            return segue_lab::skip_this_test("a user namespace without other ids");
+        }
+        let found = fs::metadata(&target).unwrap();
+        assert_eq!((found.uid(), found.gid(), mode(&target)), (1, 2, 0o666));
+        assert!(set_owner(&target, (Some(0), None)).is_err(), "it is this user's no more");
     }
 
     #[test]
