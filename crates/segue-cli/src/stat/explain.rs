@@ -141,7 +141,8 @@ fn kernel_path(fastpath: &Fastpath, instance: &Instance, raw: bool) -> String {
     let segue = [sent.saturating_sub(kernel[0]), received.saturating_sub(kernel[1])];
     let by_whom = format!("packets by the kernel {}, by segue {}", both(kernel), both(segue));
     let mut words = match (&fastpath.why, fastpath.on) {
-        (_, true) => vec![format!("on: {by_whom}")],
+        (Some(why), true) => vec![format!("on [{}]: {by_whom}", printable_line(why))],
+        (None, true) => vec![format!("on: {by_whom}")],
         (_, false) if fastpath.mode == "off" => return String::new(),
         (Some(why), false) if kernel != [0; 2] => {
             vec![format!("off [{}]: {by_whom}", printable_line(why))]

@@ -28,6 +28,7 @@ use segue_host::netfilter::Watch;
 use segue_host::netlink::Netlink;
 use segue_host::netlink::changes::Changes;
 use segue_host::prefix::Prefix;
+use segue_host::sys;
 
 use crate::fault::Vitals;
 use crate::heartbeat::{Heartbeat, Thread};
@@ -133,6 +134,9 @@ struct State {
     why: Option<String>,
     /// Whether packets take the in-kernel path.
     is_on: bool,
+    /// Why the kernel did not switch the programs at the last attempt, which is repeated: until it does, they are as
+    /// they were.
+    unswitched: Option<String>,
     watch: Option<Watch>,
     /// Whether netfilter rules were added since the start.
     has_new_rules: bool,
@@ -153,13 +157,12 @@ impl State {
     fn settle(&mut self) {
         let is_wanted = self.path.as_ref().is_some_and(|path| path.idle().is_none());
         let on = self.is_allowed && !self.needs_queues && self.why.is_none() && is_wanted;
-        if on != self.is_on
-            && let Some(path) = &mut self.path
-            && let Err(error) = path.switch(on)
-        {
-            self.why = Some(format!("the kernel does not switch it: {}", os_text(&error)));
+        self.unswitched = None;
+        let Some(path) = self.path.as_mut().filter(|_| on != self.is_on) else { return };
+        match path.switch(on) {
+            Ok(()) => self.is_on = on,
+            Err(error) => self.unswitched = Some(format!("the kernel does not switch it: {}", os_text(&error))),
         }
-        self.is_on = on && self.why.is_none();
     }
 
     /// Takes the result of `load`, and watches netfilter from before it on where the path depends on the rules: those
@@ -201,8 +204,11 @@ impl State {
         self.refused = refusal.map(|(peers, _)| peers);
     }
 
-    /// Returns the reason why packets do not take the in-kernel path; `None` if they may.
+    /// Returns the reason why packets do not take the in-kernel path, or still do; `None` if they may.
     fn reason(&self) -> Option<String> {
+        if let Some(why) = &self.unswitched {
+            return Some(why.clone());
+        }
         if !self.is_allowed {
             return Some("switched off".to_owned());
         }
@@ -220,7 +226,7 @@ impl Fastpath {
     pub fn open(request: Request, switches: Switches, netlink: &mut Netlink) -> Result<Fastpath, Error> {
         let mut state = State::default();
         state.set(switches, request.mode);
-        match state.load(request.mode, || load(&request, netlink)) {
+        match state.load(request.mode, || load(&request, netlink).and_then(usable)) {
             Ok(()) => {}
             Err(why) if request.mode == Mode::Require => {
                 let dev = request.devs().first().copied().unwrap_or("the tunnel");
@@ -235,7 +241,7 @@ impl Fastpath {
             Err(why) => state.why = Some(why),
         }
         state.settle();
-        if let (Mode::Require, Some(why)) = (request.mode, &state.why) {
+        if let (Mode::Require, Some(why)) = (request.mode, state.why.as_ref().or(state.unswitched.as_ref())) {
             return Err(Error::new(Kind::System, "the in-kernel path cannot be switched on", "segue doctor").why(why));
         }
         Ok(Fastpath(Arc::new(Inner { request, state: Mutex::new(state) })))
@@ -268,7 +274,8 @@ impl Fastpath {
         if self.0.request.mode == Mode::Off {
             return None;
         }
-        if let (Some(Programs::Table(_)), None, false) = (&state.path, &state.why, state.needs_queues) {
+        let why = state.why.as_ref().or(state.unswitched.as_ref());
+        if let (Some(Programs::Table(_)), None, false) = (&state.path, why, state.needs_queues) {
             return Some(OF_PEERS.to_owned());
         }
         let Some(path) = state.path.as_ref().filter(|_| state.is_on) else {
@@ -350,6 +357,8 @@ impl Fastpath {
         if let Some(peers) = state.refused.take() {
             // The kernel may have had no memory for a moment.
             state.set_peers(peers);
+        } else if state.unswitched.is_some() {
+            state.settle();
         }
         drop(state);
         if self.0.request.mode != Mode::Auto {
@@ -531,6 +540,24 @@ fn load(request: &Request, netlink: &mut Netlink) -> Result<Option<Programs>, St
         path.set_station(index, station.own).map_err(|error| text(&error))?;
     }
     Ok(Some(Programs::Tunnels(Box::new(path))))
+}
+
+/// Checks that a process without capabilities may use the maps, since the one that moves packets has none: before Linux
+/// 5.19 it may not where `kernel.unprivileged_bpf_disabled` is set, and could not switch the path off any more.
+fn usable(programs: Option<Programs>) -> Result<Option<Programs>, String> {
+    let Some(mut programs) = programs else { return Ok(None) };
+    let answer = sys::in_child(|| {
+        let done = sys::drop_capabilities().and_then(|()| programs.switch(false));
+        done.err().and_then(|error| error.raw_os_error()).map_or_else(Vec::new, |number| number.to_ne_bytes().to_vec())
+    });
+    // Nothing is known where the process has threads, as those of other users of this crate.
+    match answer.unwrap_or_default().first_chunk() {
+        None => Ok(Some(programs)),
+        Some(number) => Err(format!(
+            "without capabilities the maps cannot be used (before Linux 5.19 by kernel.unprivileged_bpf_disabled): {}",
+            os_text(&io::Error::from_raw_os_error(i32::from_ne_bytes(*number)))
+        )),
+    }
 }
 
 fn index_of(dev: &str, netlink: &mut Netlink) -> Result<u32, String> {

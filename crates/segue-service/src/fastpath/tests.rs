@@ -5,11 +5,11 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::process::Command;
 use std::time::Instant;
 
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
 use segue::encap::Mode as Inside;
 use segue_fastpath::{Route, foreign_programs, mark_of};
 use segue_host::capability::Capability;
 use segue_host::netlink::sockets;
-use segue_host::sys;
 
 use super::*;
 
@@ -167,6 +167,36 @@ fn attached(netlink: &mut Netlink, [outside, inside]: [u32; 2]) -> Option<Path> 
     let mut path = Path::load(&[ipip()], &[]).unwrap();
     path.attach(0, inside, Route { link: outside, mtu: 1500 }, &mut Added(netlink)).unwrap();
     Some(path)
+}
+
+/// Tests that the path counts as in use while the kernel does not switch it off, and that this is tried again. A filter
+/// of system calls stands for such a kernel.
+#[test]
+fn a_path_that_cannot_be_switched_off_is_still_on_and_is_tried_again() {
+    in_namespace(|| {
+        if let Err(why) = probe(false) {
+            return segue_lab::skip_this_test(&why);
+        }
+        let mut state = permitted();
+        state.path = Some(Programs::Tunnels(Box::new(Path::load(&[ipip()], &[]).unwrap())));
+        state.settle();
+        assert!(state.is_on);
+        let rules = [(libc::SYS_bpf, Vec::new())].into();
+        let refuse = SeccompAction::Errno(libc::EPERM as u32);
+        let arch = std::env::consts::ARCH.try_into().unwrap();
+        let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch).unwrap();
+        apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
+        for _ in 0..2 {
+            state.set(Switches { is_allowed: false, ..SWITCHES }, Mode::Auto);
+            state.settle();
+            let reason = state.reason().unwrap_or_default();
+            assert!(state.is_on && reason.contains("does not switch it"), "{reason}");
+        }
+        // Nothing is to be done any more.
+        state.set(SWITCHES, Mode::Auto);
+        state.settle();
+        assert_eq!((state.is_on, state.reason()), (true, None));
+    });
 }
 
 #[test]
