@@ -45,7 +45,12 @@ pub const CODES: &[HealthCode] = &[
         "No action is needed where the reason says that the service starts the instance again; otherwise start it \
          again.",
     ),
-    code("interface_down", "The tunnel's own interface is down.", "It was set down.", "sudo ip link set dev IFNAME up"),
+    code(
+        "interface_down",
+        "The own interface of the tunnel or of the USB adapter is down.",
+        "It was set down.",
+        "sudo ip link set dev IFNAME up",
+    ),
     code(
         "link_down",
         "An interface by which the packets leave or arrive is down.",
@@ -54,7 +59,7 @@ pub const CODES: &[HealthCode] = &[
     ),
     code(
         "no_carrier",
-        "The underlay's link has no carrier.",
+        "The underlay's link, or the USB adapter, has no carrier.",
         "Its cable is unplugged, or the port at its other end is down.",
         "Plug the cable in, or set that port up.",
     ),
@@ -153,7 +158,7 @@ pub const CODES: &[HealthCode] = &[
         "fleet_file",
         "The fleet agent cannot write the file `subnet.env`, from which other programs take this host's subnet.",
         "Its directory is missing, is another user's, or has no room.",
-        "Create the directory, or start the agent with another --subnet-file.",
+        "Make room there, or start the agent again, which makes the directory, or with another --subnet-file.",
     ),
     code(
         "underlay_tx_off",

@@ -8,10 +8,11 @@ use crate::tunnel::REFUSED_FOR;
 
 /// Numbers of a port that are states, not counts. The metrics have the same ones as gauges, except the reasons of the
 /// last refused packet and of the last stop, which are no metric.
-const STATES: [&str; 24] = [
+const STATES: [&str; 25] = [
     LINK_DOWN,
     "gone",
     "stranger",
+    "interface_down",
     "mtu",
     "refused_mtu",
     "link_mbit",

@@ -170,6 +170,25 @@ fn an_adapter_passes_packets_again_after_each_fault_of_its_process() {
 }
 
 #[test]
+fn an_adapter_whose_interface_was_deleted_or_has_another_mtu_passes_packets_again() {
+    let Some(adapter) = Adapter::start(test_name!()) else { return };
+    let service = &adapter.service;
+    let host = &service.ground.a;
+    let pids = || ["sg1", "lan0"].map(|name| service.patient_pid(name));
+    assert!(adapter.passes(PATIENCE), "{}", tail(&service.near));
+    let before = pids();
+    ip(host, "link set dev lan0 mtu 9000");
+    ip(host, "link set dev lan0 mtu 1400");
+    assert!(adapter.passes(PATIENCE), "{}", tail(&service.near));
+    assert_eq!(pids(), before);
+    ip(host, "link del lan0");
+    assert!(adapter.passes(PATIENCE), "{}", tail(&service.near));
+    let after = pids();
+    assert!(after[0] == before[0] && after[1] != before[1], "{before:?}, then {after:?}");
+    assert_eq!(service.errors_with("lan0 can no longer move packets"), 1, "{}", tail(&service.near));
+}
+
+#[test]
 fn a_watch_of_an_adapters_interface_that_hangs_or_gets_no_memory_is_ended() {
     let Some(adapter) = Adapter::start(test_name!()) else { return };
     let service = &adapter.service;

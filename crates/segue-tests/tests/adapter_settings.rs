@@ -5,7 +5,7 @@
 mod common;
 
 use std::fs;
-use std::io::PipeWriter;
+use std::io::{PipeWriter, Write};
 use std::net::IpAddr;
 use std::path::Path;
 use std::thread;
@@ -33,7 +33,7 @@ impl Adapter {
     fn new(name: &str) -> Option<Adapter> {
         let ground = Ground::new(name, LinkForm::Nic, &["ping"])?;
         let (a, b) = (&ground.a, &ground.b);
-        let words = ["model", "--usbip", "198.18.0.1:3240", "--wire", "tap:cable0", "--wire-mtu", "9000"];
+        let words = ["model", "--usbip", "198.18.0.1:3240", "--wire", "tap:cable0", "--wire-mtu", "9000", "--commands"];
         let (mut model, commands) = start(a, &ground.program, &words);
         until("model", &mut model, |process| process.stderr().contains("is up"));
         let words = ["up", "--usb", "usbip://198.18.0.1/1-1", "dev", "lan0"];
@@ -161,6 +161,27 @@ fn mtu_address_promiscuous_mode_and_down_reach_the_chip() {
     adapter.until("link", |stat| number(stat, "link_mbit") == 1000);
     adapter.pings(&[56, 1400]);
     assert!(adapter.driver.stop(PATIENCE).is_some_and(|status| status.success()), "{}", adapter.driver.last_words());
+}
+
+#[test]
+fn health_reports_an_interface_that_is_down_by_its_present_name_and_a_link_without_carrier() {
+    let Some(adapter) = Adapter::new(test_name!()) else { return };
+    let b = &adapter.ground.b;
+    adapter.until_well();
+    ip(b, "link set dev lan0 down");
+    adapter.until_health(|well, said| !well && said.contains("lan0 is down"));
+    ip(b, "link set dev lan0 name usb7");
+    adapter.until_health(|well, said| !well && said.contains("usb7 is down") && said.contains("lan0 at the start"));
+    let fix = adapter.stat().json()["health"][0]["fix"].clone();
+    assert_eq!(fix, "sudo ip link set dev usb7 up");
+    ip(b, "link set dev usb7 up");
+    adapter.until_well();
+    adapter.pings(&[56, 1400]);
+    writeln!(&adapter._model.1, "link down").unwrap();
+    adapter.until_health(|well, said| !well && said.contains("usb7 has no carrier"));
+    writeln!(&adapter._model.1, "link up").unwrap();
+    adapter.until_well();
+    adapter.pings(&[56, 1400]);
 }
 
 #[test]

@@ -93,6 +93,7 @@ impl<T: Transport> Port for Driver<T> {
             ("control_errors", n.control_errors),
             ("gone", u64::from(self.gone)),
             ("stranger", self.stranger.map_or(0, |(vendor, product)| u64::from(vendor) << 16 | u64::from(product))),
+            ("interface_down", u64::from(self.follower.pending.is_some_and(|wanted| !wanted.up))),
             ("mtu", self.config.mtu as u64),
             ("refused_mtu", self.follower.refused_mtu.unwrap_or(0) as u64),
             ("link_mbit", u64::from(if self.link.up { self.link.mbit } else { 0 })),

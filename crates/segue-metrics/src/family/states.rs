@@ -7,6 +7,7 @@ pub const PORT_STATES: &[&str] = &[
     "link_down",
     "gone",
     "stranger",
+    "interface_down",
     "mtu",
     "refused_mtu",
     "link_mbit",

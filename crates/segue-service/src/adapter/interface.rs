@@ -10,6 +10,7 @@
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,9 @@ const FAILED_PAUSE: Duration = Duration::from_millis(10);
 const RTNLGRP_LINK: u32 = 1;
 /// Size of the receive buffer, bytes: a message about an interface with all its attributes has some kilobytes.
 const ROOM: usize = 64 << 10;
+
+/// The present name of the interface, which others read.
+pub(super) type Name = Arc<Mutex<String>>;
 
 /// The driver's end of the channel from the watching thread, which yields the states of the interface.
 #[derive(Debug)]
@@ -85,6 +89,11 @@ pub(super) fn watch(index: u32, name: &str, tap: OwnedFd) -> io::Result<(Interfa
 }
 
 impl Watcher {
+    /// Returns the name of the interface, which follows each change.
+    pub(super) fn name(&self) -> Name {
+        Arc::clone(&self.view.name)
+    }
+
     /// Starts the thread; it ends with the driver. `vitals` takes its heartbeat.
     pub(super) fn start(self, vitals: Vitals) -> io::Result<()> {
         let work = move || {
@@ -144,7 +153,7 @@ impl Watcher {
     fn request_state(&self) -> io::Result<()> {
         let mut wanted = LinkMessage::default();
         if self.view.away {
-            wanted.attributes.push(LinkAttribute::IfName(self.view.name.clone()));
+            wanted.attributes.push(LinkAttribute::IfName(self.view.name().clone()));
         } else {
             wanted.header.index = self.view.index;
         }
@@ -163,7 +172,7 @@ impl Watcher {
 #[derive(Debug)]
 struct View {
     index: u32,
-    name: String,
+    name: Name,
     /// The descriptor of the interface, which shows whether the interface still exists in any namespace.
     tap: OwnedFd,
     last: Option<Interface>,
@@ -173,7 +182,11 @@ struct View {
 
 impl View {
     fn new(index: u32, name: &str, tap: OwnedFd) -> View {
-        View { index, name: name.to_owned(), tap, last: None, away: false }
+        View { index, name: Arc::new(Mutex::new(name.to_owned())), tap, last: None, away: false }
+    }
+
+    fn name(&self) -> MutexGuard<'_, String> {
+        self.name.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Updates the view from a datagram of the kernel. Returns the settings where they are new.
@@ -211,12 +224,14 @@ impl View {
         });
         // The interface may come back with another index, and another interface may have its index meanwhile.
         let is_it = match self.last.filter(|_| self.away) {
-            Some(last) => last.mac == state.mac && name.is_some_and(|name| *name == self.name),
+            Some(last) => last.mac == state.mac && name.is_some_and(|name| *name == *self.name()),
             None => link.header.index == self.index,
         };
         if is_it {
             (self.index, self.away, self.last) = (link.header.index, false, Some(state));
-            self.name = name.unwrap_or(&self.name).clone();
+            if let Some(name) = name {
+                self.name().clone_from(name);
+            }
         }
     }
 

@@ -106,6 +106,7 @@ impl Plan {
             }));
         }
         let watcher = self.watch(netlink, &mut driver, watched_fd)?;
+        let name = watcher.name();
         driver.up().map_err(driver_error)?;
         driver.usb().guard(None);
         let mut offloads = Offloads::default();
@@ -133,7 +134,7 @@ impl Plan {
         };
         Ok(Opened {
             helpers: helper.into_iter().collect(),
-            complaints: Some(complaints(line)),
+            complaints: Some(complaints(line, name)),
             hurry: lifeline.map(|lifeline| -> Box<dyn Fn() + Send> { Box::new(move || lifeline.cut()) }),
             ..Opened::new(offloads, Box::new(assemble))
         })
