@@ -321,6 +321,8 @@ pub struct Watch {
     is_asleep: bool,
     /// Number of checks in turn that found the main thread ended.
     ended: u32,
+    /// Whether the supervisor itself had not run before the last check.
+    was_away: bool,
 }
 
 /// The state of a thread since its heartbeat last changed.
@@ -339,7 +341,7 @@ impl Watch {
         // The packet loop is the main thread, whose id is that of the process.
         let stat = File::open(format!("/proc/{pid}/task/{pid}/stat")).ok();
         let seen = vec![LastBeat::default(); Thread::all(heartbeat.workers).count()];
-        Watch { heartbeat, limits, stat, seen, cpu: None, is_asleep: false, ended: 0 }
+        Watch { heartbeat, limits, stat, seen, cpu: None, is_asleep: false, ended: 0, was_away: false }
     }
 
     /// Returns whether the only worker waited at the last check and had used no processor time since the one before.
@@ -382,6 +384,10 @@ impl Watch {
         let cpu_before = self.cpu;
         self.is_asleep = self.heartbeat.workers == 1 && packets & WAITS != 0 && cpu.is_some() && cpu == self.cpu;
         self.cpu = cpu;
+        // Where the machine stood still, its processor time may be of that time, and is judged by the next check.
+        let is_away = passed > 2 * tick;
+        let trusts_cpu = !is_away || self.was_away;
+        self.was_away = is_away;
         let passed = passed.min(2 * tick);
         Thread::all(self.heartbeat.workers).find_map(|thread| {
             let number = match thread {
@@ -409,7 +415,7 @@ impl Watch {
                 _ => CpuOfRound(self.heartbeat.cpu_of(thread).load(Ordering::Relaxed)).of(number),
             };
             let (most, longest) = self.limits.of(thread);
-            if used >= most {
+            if trusts_cpu && used >= most {
                 return Some(Stall { thread, how: How::Cpu(used) });
             }
             if waits {

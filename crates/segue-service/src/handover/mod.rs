@@ -10,6 +10,7 @@ pub mod sys;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use segue_host::sys::{Want, poll};
@@ -23,6 +24,9 @@ const RECORD_LEN: usize = 24;
 const NAME_LEN: usize = 15;
 /// Longest wait until the peer makes room for a record, or sends the next one.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Time in which a record is sent again.
+const AGAIN: Duration = Duration::from_millis(500);
 
 /// A message on a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,6 +119,17 @@ impl Line {
     /// Sends a handover record.
     pub fn say(&self, record: &Record, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
         sys::send(&self.0, &record.emit(), fd)
+    }
+
+    /// Sends a record without a descriptor, again and again for a moment where the kernel has no memory for it.
+    pub fn say_patiently(&self, record: &Record) -> io::Result<()> {
+        let until = Instant::now() + AGAIN;
+        loop {
+            match self.say(record, None) {
+                Err(error) if sys::is_passing(&error) && Instant::now() < until => thread::sleep(AGAIN / 50),
+                done => return done,
+            }
+        }
     }
 
     /// Returns the next record of the peer, if it comes within `patience`.

@@ -14,8 +14,16 @@ fn watch() -> (Heartbeat, Watch) {
     let heartbeat = Heartbeat::new(1).unwrap();
     let seen = vec![LastBeat::default(); Thread::all(1).count()];
     let heartbeat_of = heartbeat.clone();
-    let watch =
-        Watch { heartbeat: heartbeat_of, limits: LIMITS, stat: None, seen, cpu: None, is_asleep: false, ended: 0 };
+    let watch = Watch {
+        heartbeat: heartbeat_of,
+        limits: LIMITS,
+        stat: None,
+        seen,
+        cpu: None,
+        is_asleep: false,
+        ended: 0,
+        was_away: false,
+    };
     (heartbeat, watch)
 }
 
@@ -47,8 +55,16 @@ fn a_packet_loop_may_have_more_time_than_the_threads_beside_it_and_no_two_share_
         assert_eq!(thread.place(), place, "{thread}");
         let seen = vec![LastBeat::default(); threads.len()];
         let limits = Limits { round: 2 * LIMITS.wall, ..LIMITS };
-        let mut watch =
-            Watch { heartbeat: heartbeat.clone(), limits, stat: None, seen, cpu: None, is_asleep: false, ended: 0 };
+        let mut watch = Watch {
+            heartbeat: heartbeat.clone(),
+            limits,
+            stat: None,
+            seen,
+            cpu: None,
+            is_asleep: false,
+            ended: 0,
+            was_away: false,
+        };
         heartbeat.beat(*thread);
         let found = (0..20).find_map(|_| watch.check(TICK, TICK)).unwrap();
         let is_loop = matches!(thread, Thread::Packets | Thread::Worker(_));
@@ -120,6 +136,22 @@ fn processor_time_of_an_earlier_round_does_not_count_whenever_the_supervisor_did
         used(9 * LIMITS.cpu)
     };
     assert_eq!(watch.check_by(much_later, TICK, TICK), None, "used in the rounds between the two reads");
+}
+
+#[test]
+fn processor_time_of_a_machine_that_stood_still_is_judged_by_the_next_check() {
+    let (heartbeat, mut watch) = watch();
+    let used =
+        |times: u32| Some(Usage { is_traced: false, has_ended: false, cpu: times * LIMITS.cpu, user: Duration::ZERO });
+    let hour = Duration::from_secs(3600);
+    heartbeat.beat(Thread::Packets);
+    assert_eq!(watch.check_by(|_| used(0), TICK, TICK), None);
+    assert_eq!(watch.check_by(|_| used(2), hour, TICK), None);
+    heartbeat.beat(Thread::Packets);
+    assert_eq!(watch.check_by(|_| used(2), TICK, TICK), None, "it got on");
+    assert_eq!(watch.check_by(|_| used(5), hour, TICK), None);
+    let found = watch.check_by(|_| used(5), TICK, TICK);
+    assert_eq!(found, Some(Stall { thread: Thread::Packets, how: How::Cpu(3 * LIMITS.cpu) }));
 }
 
 #[test]
@@ -230,6 +262,7 @@ fn a_loop_of_a_further_worker_is_told_by_the_time_that_its_instance_notes() {
         cpu: None,
         is_asleep: false,
         ended: 0,
+        was_away: false,
     };
     for worker in [1, 2] {
         heartbeat.of(Thread::of_worker(worker)).store(8 | WAITS, Ordering::Relaxed);

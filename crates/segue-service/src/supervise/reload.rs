@@ -264,8 +264,10 @@ impl Service {
     fn set_all(&mut self, assignments_of: &[(String, Assignments)]) -> Vec<String> {
         let mut failed = Vec::new();
         for (name, assignments) in assignments_of {
-            self.notify.keep_alive();
-            let set = assignments.chunks(TOGETHER).try_for_each(|some| client::set(name, some).map(drop));
+            let set = assignments.chunks(TOGETHER).try_for_each(|some| {
+                self.notify.keep_alive();
+                client::set(name, some).map(drop)
+            });
             if let Err(error) = set {
                 self.complain(&error);
                 if !self.ends(name) {
@@ -456,8 +458,8 @@ impl Service {
     }
 
     /// Replaces the instance `name` by a process for `spec`. The old one continues until the new one is ready, and
-    /// keeps running where that fails. Where the old one ends by itself meanwhile, the new one starts without its
-    /// ports, and the result is `false`.
+    /// keeps running where that fails. Where the old one ends by itself meanwhile, or the new one cannot be told
+    /// to begin, another one starts without ports, and the result is `false`.
     pub(super) fn succeed(&mut self, name: &str, spec: &InstanceSpec, shared: &[String]) -> Result<bool, Error> {
         let Some(at) = self.instances.iter().position(|instance| instance.spec.name == name) else {
             return Err(Error::new(Kind::NotFound, format!("{name} does not run"), "segue stat"));
@@ -503,11 +505,19 @@ impl Service {
                 Vec::new()
             }
         };
-        self.instances[last].go(&sequences);
+        if self.instances[last].go(&sequences).is_err() {
+            // The old one is down, and the new one would wait for ever: another one needs no ports.
+            self.instances.drain(last..).for_each(|successor| end(successor, &*self.out, &mut self.notify));
+            forget_next(&spec.name);
+            let mut gone = Instance::new(self.instances[at].spec.clone());
+            (gone.again, gone.is_awaited) = (Some(Instant::now()), false);
+            end(std::mem::replace(&mut self.instances[at], gone), &*self.out, &mut self.notify);
+            return self.start_instead(at, spec).map(|()| false);
+        }
         let outcome = self.reach(last, &State::IsUp);
         let successor = self.instances.pop();
         if let Some(mut successor) = successor {
-            successor.is_quiet = false;
+            (successor.is_quiet, successor.is_awaited) = (false, false);
             end(std::mem::replace(&mut self.instances[at], successor), &*self.out, &mut self.notify);
         }
         outcome.map(|()| true)

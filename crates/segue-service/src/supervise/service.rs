@@ -417,6 +417,8 @@ impl Service {
                 if is_told && !is_quiet && !self.stop {
                     self.tell_end(&self.instances[at], &error);
                 }
+                // The processes of each may take a moment to end.
+                self.notify.keep_alive();
                 ended.push((at, error));
             }
         }

@@ -24,12 +24,14 @@ pub(super) struct Watch {
     seen: Option<(u64, Duration)>,
     /// Time since the number was first seen.
     wall: Duration,
+    /// Whether the service itself had not run before the last check.
+    was_away: bool,
 }
 
 impl Watch {
     /// Creates the watch of a supervisor.
     pub(super) fn new() -> Watch {
-        Watch { checked: Instant::now(), seen: None, wall: Duration::ZERO }
+        Watch { checked: Instant::now(), seen: None, wall: Duration::ZERO, was_away: false }
     }
 
     /// Returns the time of the next check.
@@ -53,6 +55,10 @@ impl Watch {
     /// Judges the state of a supervisor, `passed` after the last check; where more time passed than is usual, the
     /// service itself did not run.
     fn judge(&mut self, waits: u64, usage: Usage, passed: Duration) -> Option<How> {
+        // Where the machine stood still, its processor time may be of that time, and is judged by the next check.
+        let is_away = passed > 2 * TICK;
+        let trusts_cpu = !is_away || self.was_away;
+        self.was_away = is_away;
         let same = self.seen.filter(|(seen, _)| *seen == waits && !usage.is_traced);
         let Some((_, begin)) = same else {
             (self.seen, self.wall) = (Some((waits, usage.cpu)), Duration::ZERO);
@@ -60,7 +66,7 @@ impl Watch {
         };
         let used = usage.cpu.saturating_sub(begin);
         self.wall += passed.min(2 * TICK);
-        if used >= CPU {
+        if trusts_cpu && used >= CPU {
             return Some(How::Cpu(used));
         }
         (self.wall >= WALL).then_some(How::Wall(self.wall))
@@ -123,6 +129,16 @@ mod tests {
             assert_eq!(watch.judge(1, used(0), Duration::from_secs(3600)), None, "{watch:?}");
         }
         assert_eq!(watch.judge(1, used(0), Duration::from_secs(3600)), Some(How::Wall(WALL)));
+    }
+
+    #[test]
+    fn processor_time_of_a_machine_that_stood_still_is_judged_by_the_next_check() {
+        let mut watch = Watch::new();
+        let hour = Duration::from_secs(3600);
+        for (waits, millis, passed) in [(1, 0, TICK), (1, 900, hour), (2, 900, TICK), (2, 1900, hour)] {
+            assert_eq!(watch.judge(waits, used(millis), passed), None, "{millis}");
+        }
+        assert_eq!(watch.judge(2, used(1900), TICK), Some(How::Cpu(Duration::from_secs(1))));
     }
 
     /// Returns the first fault of a process within a number of checks.

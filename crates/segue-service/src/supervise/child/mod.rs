@@ -19,7 +19,7 @@ use segue_host::{process, sys};
 use self::failure::failure;
 pub(super) use self::failure::{START, late};
 pub(super) use self::running::State;
-use self::running::{PERIOD, Process};
+use self::running::{GRACE, PERIOD, Process};
 use super::handle::{Handle, KeptProcess};
 use super::lookup::Lookup;
 use super::notify::Notify;
@@ -29,7 +29,7 @@ use super::spec::InstanceSpec;
 use super::watch::{Watch, stalled};
 use crate::control_server::has_taken_name;
 use crate::fault;
-use crate::handover::{Line, Ports, Record};
+use crate::handover::{self, Line, Ports, Record};
 
 /// Longest event line in bytes, for an instance and again for each of its tunnels. The longest is the down event, with
 /// all counters.
@@ -56,8 +56,6 @@ const WELL: Duration = Duration::from_secs(60);
 const AT_ONCE: (usize, Duration) = (3, Duration::from_secs(60));
 /// Pause after a failed attempt to read what an instance says.
 const READ_PAUSE: Duration = Duration::from_millis(50);
-/// Time for the other processes of an instance to end by themselves after the first one.
-const GRACE: Duration = Duration::from_secs(1);
 /// Largest number of sockets of an instance, which pass through this process in a handover.
 const SOCKETS: usize = 1024;
 /// The variables of the environment that an instance gets.
@@ -283,7 +281,9 @@ impl Instance {
     /// Returns the time of the next check of this instance, if its state requires one.
     fn due(&self) -> Option<Instant> {
         let process = self.process.as_ref()?;
-        let starts = (process.state == State::Starts && !self.is_quiet).then(|| process.began + START);
+        // A successor that was told to begin, and does not, is no instance either.
+        let starts = matches!(process.state, State::Starts | State::IsReady) && !self.is_quiet;
+        let starts = starts.then(|| process.began + START);
         process.died.map(|died| died + GRACE).or(starts)
     }
 
@@ -368,11 +368,17 @@ impl Instance {
     }
 
     /// Sends a ready successor the message to begin, with the next sequence numbers.
-    pub(super) fn go(&self, sequences: &[(String, u32)]) {
-        let say = |record: &Record| self.process.as_ref().map(|process| process.line.say(record, None));
-        // A process that does not receive it has ended, which its standard output shows.
-        sequences.iter().for_each(|(name, next)| drop(say(&Record::Sequence(name.clone(), *next))));
-        drop(say(&Record::Go));
+    ///
+    /// # Errors
+    /// Where it was not told, and has not ended, which its standard output would show.
+    pub(super) fn go(&self, sequences: &[(String, u32)]) -> io::Result<()> {
+        let Some(process) = &self.process else { return Ok(()) };
+        let say = |record: &Record| match process.line.say_patiently(record) {
+            Err(error) if handover::sys::is_passing(&error) => Err(error),
+            _ => Ok(()),
+        };
+        sequences.iter().try_for_each(|(name, next)| say(&Record::Sequence(name.clone(), *next)))?;
+        say(&Record::Go)
     }
 
     /// Returns whether the instance is up, so that packets can pass.
@@ -491,7 +497,7 @@ impl Instance {
         let Some(mut process) = self.process.take() else {
             return Error::new(Kind::System, format!("{name} has ended"), "segue run");
         };
-        let status = process.child.wait();
+        let status = process.reap();
         // The last one closes its output before its interfaces.
         process::wait_for_group(process.child.id(), GRACE);
         if process.began.elapsed() > WELL {

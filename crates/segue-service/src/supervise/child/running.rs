@@ -1,6 +1,8 @@
 //! The first process of an instance, and its progress by what it says.
 
-use std::process::ChildStdout;
+use std::io;
+use std::process::{ChildStdout, ExitStatus};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use segue_control::error::Error;
@@ -13,6 +15,12 @@ use crate::supervise::watch::Watch;
 
 /// Period in which the output of a process is limited.
 pub(super) const PERIOD: Duration = Duration::from_secs(1);
+
+/// Time for the other processes of an instance to end by themselves after the first one, and for the first one after
+/// the end of its output.
+pub(super) const GRACE: Duration = Duration::from_secs(1);
+/// Interval at which the end of a process is looked for.
+const END_PAUSE: Duration = Duration::from_millis(2);
 
 /// The first process of an instance, as its output shows it.
 #[derive(Debug)]
@@ -78,6 +86,19 @@ impl Process {
     pub(super) fn is_watched(&self, spec: &InstanceSpec) -> bool {
         let is_supervisor = spec.kind != InstanceKind::Metrics;
         is_supervisor && self.died.is_none() && matches!(self.state, State::IsUp | State::IsDown(_))
+    }
+
+    /// Returns the status of a process that has closed its output. One that goes on without is killed: nothing would
+    /// be heard of it any more.
+    pub(super) fn reap(&mut self) -> io::Result<ExitStatus> {
+        let until = Instant::now() + GRACE;
+        while !self.child.has_ended() && Instant::now() < until {
+            thread::sleep(END_PAUSE);
+        }
+        if !self.child.has_ended() {
+            self.kill();
+        }
+        self.child.wait()
     }
 
     /// Kills all processes of the instance: they are a group.

@@ -6,7 +6,7 @@ use segue_control::protocol::Failure;
 use serde::Deserialize;
 
 use super::*;
-use crate::supervise::spec::InstancePlan;
+use crate::supervise::spec::{InstancePlan, Kind as InstanceKind};
 
 /// Returns an instance whose process is a shell with this script.
 fn instance(script: &str) -> Instance {
@@ -89,6 +89,32 @@ fn the_first_faults_of_a_minute_restart_at_once_and_later_ones_after_growing_pau
     assert_eq!([true; 10].map(|was_up| pause(was_up, 1)), [0, 0, 0, 2, 4, 8, 16, 30, 30, 30]);
     // What keeps an instance from starting may be over soon, of several too; of many each waits longer.
     assert_eq!([1, 2, 5, 16, 17, 1000].map(|absent| pause(false, absent)), [2, 2, 2, 2, 4, 30]);
+}
+
+#[test]
+fn a_successor_that_does_not_begin_once_it_was_told_to_is_ended() {
+    let mut instance = instance("echo '{\"event\":\"successor\"}'; exec sleep 1000");
+    while instance.state() != Some(&State::IsReady) {
+        assert!(instance.read(&mut |_| ()).is_none());
+    }
+    let began = Instant::now().checked_sub(START).expect("a machine that is up for longer");
+    instance.process.as_mut().unwrap().began = began;
+    // A handover has a limit of its own.
+    instance.is_quiet = true;
+    instance.tend();
+    assert!(instance.process.as_ref().unwrap().died.is_none());
+    instance.is_quiet = false;
+    assert!(instance.attention().is_some_and(|due| due <= Instant::now()));
+    instance.tend();
+    assert_eq!(end(&mut instance).1.message, late("sg0").message);
+}
+
+#[test]
+fn a_process_that_closes_its_output_and_goes_on_is_ended() {
+    let (ends, ended) = mpsc::channel();
+    std::thread::spawn(move || ends.send(end(&mut instance("exec >&-; exec sleep 1000")).1.message));
+    let message = ended.recv_timeout(Duration::from_secs(60)).expect("it is not waited for");
+    assert!(message.contains("signal: 9"), "{message}");
 }
 
 #[test]
