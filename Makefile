@@ -126,7 +126,7 @@ check: ## form: format, lints, docs, layers, style, commits, licences, duplicate
 	tools/no-std/run
 	tools/instructions/run
 	tools/run-tests --self-test
-	shellcheck .ci/run crates/segue-capi/install contrib/debian/postinst contrib/debian/postrm contrib/debian/prerm contrib/debian/tests/tunnel lab/debian-root tools/cargo-tool tools/cross tools/miri tools/install-data tools/deb tools/dist tools/need tools/fuzz tools/soak tools/quick tools/figures tools/package tools/report-picture tools/no-std/run bench/peers/run
+	shellcheck .ci/run crates/segue-capi/install contrib/debian/postinst contrib/debian/postrm contrib/debian/prerm contrib/debian/tests/tunnel lab/debian-root tools/cargo-tool tools/cross tools/miri tools/install-data tools/deb tools/dist tools/need tools/fuzz tools/soak tools/quick tools/static tools/figures tools/package tools/report-picture tools/no-std/run bench/peers/run
 	shellcheck --severity error lab/vm-build lab/vm-run lab/capture-pair lab/capture-guest.sh
 
 figures: ## what measures, each figure beside its aim, with the command

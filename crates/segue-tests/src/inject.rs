@@ -30,6 +30,8 @@ const FLOOR: f64 = 0.2;
 const GENEROUS_FLOOR: f64 = 0.6;
 /// Time of a run from which one is enough to know what is normal.
 const LONG: Duration = Duration::from_secs(1);
+/// Most attempts of a short run that costs too much.
+const ATTEMPTS: u32 = 3;
 /// Time for which the work is repeated in a full run until a call has failed: some calls are made once in five seconds.
 const REPEATED: Duration = Duration::from_secs(8);
 
@@ -280,8 +282,8 @@ impl Workload<'_> {
 
     /// Has some calls fail with an error, both in strace's words. Prints the figures: its number of calls, times the
     /// normal one for as long a time, and its processor time, as a share of what is allowed. What costs too much in a
-    /// short time is tried twice more, since other programs weigh on it. In a full run a call that the process makes
-    /// without faults is waited for.
+    /// short time is tried again, since other programs weigh on it; the last attempt counts. In a full run a call that
+    /// the process makes without faults is waited for.
     #[track_caller]
     pub fn fails(&self, normal: &Normal, calls: &str, error: &str) -> Outcome {
         let mut outcome = self.fails_once(normal, calls, error, Duration::ZERO);
@@ -289,10 +291,9 @@ impl Workload<'_> {
         if outcome.met == 0 && is_made && segue_testkit::is_set("SEGUE_FULL") {
             outcome = self.fails_once(normal, calls, error, REPEATED);
         }
-        for _ in 0..2 {
-            if !outcome.is_costly || outcome.took >= LONG {
-                break;
-            }
+        let mut attempts = 1;
+        while outcome.is_costly && outcome.took < LONG && attempts < ATTEMPTS {
+            attempts += 1;
             let again = self.fails_once(normal, calls, error, Duration::ZERO);
             if again.met > 0 {
                 outcome = again;
@@ -301,7 +302,7 @@ impl Workload<'_> {
         let Outcome { met, times, share, .. } = outcome;
         println!(
             "figure {} {calls} {error}: times the normal {times:.2}, processor time of the allowed {share:.2}, \
-             errors met {met}",
+             errors met {met}, attempts {attempts}",
             self.who
         );
         outcome

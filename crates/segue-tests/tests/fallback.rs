@@ -1,11 +1,14 @@
 //! Tests of tunnels without offloads, and on links that offload more than a plain network card: the same bytes arrive.
 
+use std::thread;
 use std::time::Duration;
 
 use segue_lab::Family::{V4, V6};
 use segue_lab::{LinkForm, Peer};
 use segue_tests::Carrier::{Fou, Gue, GueRemcsum};
 use segue_tests::Inside::{Gre, Ipip, Sit};
+use segue_tests::capture::Directory;
+use segue_tests::inject::Traced;
 use segue_tests::{Ground, Pair, Shape, Stat, test_name, traffic};
 
 fn carries(pair: &Pair<'_>) {
@@ -114,4 +117,28 @@ fn what_a_queue_of_the_kernel_drops_is_counted_once_and_the_tunnel_goes_on() {
     assert!(lost(&stat) >= 50, "{:?}, blocked {}", stat.drops(), stat.json()["ports"]);
     ground.a.run("tc", &["qdisc", "del", "dev", "eth0", "root"]).unwrap();
     traffic::datagrams(a, b, &[1, 1000], 3);
+}
+
+/// Tests an answer that the kernel never gives, but a tracer or a filter of system calls may give.
+#[test]
+fn a_tunnel_goes_on_though_it_was_told_that_more_messages_were_sent_than_it_had() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &["strace"]) else { return };
+    let pair = Pair::start(&ground, Shape::new(segue_tests::Inside::Ip6tnl, segue_tests::Carrier::Bare, V6), 1);
+    let [a, b] = [Peer::A, Peer::B].map(|end| pair.place(end, V4));
+    let [near, far] = [a, b].map(traffic::socket);
+    traffic::datagrams(a, b, &[1, 1000], 3);
+    let pid = || Stat::read(&ground.a, &ground.program, "sg1").json()["pid"].as_u64().unwrap() as u32;
+    let (before, directory) = (pid(), Directory::new());
+    let traced = Traced::attach(before, Some(("sendmmsg", "retval=1000")), &directory.file("calls"));
+    // Of those that wait for it, it sends several by one call.
+    for _ in 0..20 {
+        for _ in 0..50 {
+            near.send_to(b"lost", far.local_addr().unwrap()).unwrap();
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    let calls = traced.detach();
+    assert!(calls.injected > 0, "{calls:?}");
+    traffic::datagrams(a, b, &[1, 1000], 3);
+    assert_eq!(pid(), before);
 }

@@ -308,10 +308,11 @@ fn a_supervisor_that_panics_loops_hangs_or_gets_no_memory_is_replaced_by_its_ser
     let Some(service) = Service::start(test_name!(), 5, "", &[]) else { return };
     let witness = service.patient_pid("sg5");
     let faults = [
-        (1, "panic", "segue has a fault at "),
-        (2, "memory", "has ended (signal: 6"),
-        (3, "loop", "the supervisor used "),
-        (4, "hang", "the supervisor did not look after it for "),
+        (1, "panic", &["segue has a fault at "][..]),
+        // By the abort of the C library: musl's is a fault of memory where its signal is refused.
+        (2, "memory", &["has ended (signal: 6", "has ended (signal: 11"]),
+        (3, "loop", &["the supervisor used "]),
+        (4, "hang", &["the supervisor did not look after it for "]),
     ];
     thread::scope(|scope| {
         for (net, kind, _) in faults {
@@ -326,8 +327,8 @@ fn a_supervisor_that_panics_loops_hangs_or_gets_no_memory_is_replaced_by_its_ser
     let errors = errors(&service);
     for (net, kind, words) in faults {
         let name = format!("sg{net}");
-        let is_told = |error: &String| error.starts_with(&name) && error.contains(words);
-        assert!(errors.iter().any(is_told), "{kind} {name} {words}: {errors:?}");
+        let is_told = |error: &String| error.starts_with(&name) && words.iter().any(|words| error.contains(words));
+        assert!(errors.iter().any(is_told), "{kind} {name} {words:?}: {errors:?}");
     }
 }
 

@@ -18,11 +18,13 @@ use std::time::{Duration, Instant};
 use std::{fs, io};
 
 use fleet::{DEVICE, Fleet, Node, at};
-use segue_lab::reach;
+use segue_lab::{Peer, reach, which};
 use segue_tests::capture::Directory;
-use segue_tests::faults::{PATIENCE, Service, children, goes_on, has_ended, limit_memory, parent, tail};
+use segue_tests::faults::{PATIENCE, Service, children, goes_on, has_ended, limit_memory, parent, tail, tunnel};
+use segue_tests::inject::Traced;
 use segue_tests::spoil::{Spoiled, spoil};
 use segue_tests::{Stat, skip, sys, test_name};
+use serde_json::Value;
 
 /// The function of `segue run` that it calls in each of its rounds.
 const ROUND_OF_SERVICE: &str = "segue_service::supervise::service::Service::wait";
@@ -221,4 +223,49 @@ fn a_fleet_agent_that_was_stopped_or_has_ended_is_named_while_packets_pass_and_i
         node.start_agent(&fleet.program);
         fleet::until("its table is complete", || table(node) == 2 && !is_named(node, "fleet_ended"));
     }
+}
+
+/// Tests handovers whose messages the kernel does not take, from any of them on: the tunnel goes on as it was, or is
+/// started anew, and no other instance notices. Two tunnels share a port, so that they are one instance, which a change
+/// of one of them hands over.
+#[test]
+fn packets_pass_again_after_a_handover_whose_messages_fail_from_any_of_them_on() {
+    let third = |more: &str| tunnel(Peer::A, 3, &format!("key = 3\n{more}")).replace("6083", "6081");
+    let Some(service) = Service::start(test_name!(), 2, &third(""), &[]) else { return };
+    if which("strace").is_none() {
+        return skip(test_name!(), "not installed: strace");
+    }
+    assert!(service.passes(1, PATIENCE), "{}", tail(&service.near));
+    let (other, directory) = (service.patient_pid("sg2"), Directory::new());
+    let (text, whole) = (fs::read_to_string(service.file()).unwrap(), service.near.id());
+    let ends = || -> Vec<Value> {
+        let mut events = service.events();
+        events.retain(|event| event["event"] == "reloaded" || event["event"] == "reload_refused");
+        events
+    };
+    let mut ttl = 10;
+    // Returns the event, and how many messages the service itself has sent, and could not send.
+    let mut reload = |fault: Option<&str>| {
+        ttl += 1;
+        fs::write(service.file(), text.replace(&third(""), &third(&format!("ttl = {ttl}")))).unwrap();
+        let (before, calls) = (ends().len(), directory.file("calls"));
+        let traced = Traced::attach(whole, fault.map(|fault| ("sendmsg", fault)), &calls);
+        sys::signal(whole, libc::SIGHUP).unwrap();
+        let end = service.until("the end of the reload", || ends().into_iter().nth(before));
+        traced.detach();
+        let (text, own) = (fs::read_to_string(&calls).unwrap(), format!("{whole} "));
+        let own = || text.lines().filter(|line| line.starts_with(&own));
+        let failed = own().filter(|line| line.contains("sendmsg") && line.ends_with("(INJECTED)")).count();
+        (end, own().filter(|line| line.contains(" sendmsg(")).count(), failed)
+    };
+    let (end, sent, _) = reload(None);
+    assert!(end["event"] == "reloaded" && end["handed_over"] == serde_json::json!(["sg1"]), "{end}");
+    assert!(service.passes(1, PATIENCE), "{}", tail(&service.near));
+    // The last message is the one to begin, the first one the request for the ports.
+    for from in [sent, sent - 1, 2, 1] {
+        let (end, _, failed) = reload(Some(&format!("error=ENOBUFS:when={from}+")));
+        assert!(failed > 0, "from {from} of {sent}: {end}");
+        assert!(service.passes(1, PATIENCE), "from {from} of {sent}: {end} {}", tail(&service.near));
+    }
+    assert_eq!(service.patient_pid("sg2"), other);
 }
