@@ -10,20 +10,23 @@ const LIMITS: Limits = Limits {
     wall: Duration::from_secs(1),
 };
 
-fn watch() -> (Heartbeat, Watch) {
-    let heartbeat = Heartbeat::new(1).unwrap();
-    let seen = vec![LastBeat::default(); Thread::all(1).count()];
-    let heartbeat_of = heartbeat.clone();
-    let watch = Watch {
-        heartbeat: heartbeat_of,
-        limits: LIMITS,
+/// Returns the watch of a process with this heartbeat, without its file in `/proc`.
+fn watch_of(heartbeat: &Heartbeat, limits: Limits) -> Watch {
+    Watch {
+        heartbeat: heartbeat.clone(),
+        limits,
         stat: None,
-        seen,
+        seen: vec![LastBeat::default(); Thread::all(heartbeat.workers).count()],
         cpu: None,
         is_asleep: false,
         ended: 0,
         was_away: false,
-    };
+    }
+}
+
+fn watch() -> (Heartbeat, Watch) {
+    let heartbeat = Heartbeat::new(1).unwrap();
+    let watch = watch_of(&heartbeat, LIMITS);
     (heartbeat, watch)
 }
 
@@ -53,18 +56,8 @@ fn a_packet_loop_may_have_more_time_than_the_threads_beside_it_and_no_two_share_
     let threads: Vec<Thread> = Thread::all(2).collect();
     for (place, thread) in threads.iter().enumerate() {
         assert_eq!(thread.place(), place, "{thread}");
-        let seen = vec![LastBeat::default(); threads.len()];
         let limits = Limits { round: 2 * LIMITS.wall, ..LIMITS };
-        let mut watch = Watch {
-            heartbeat: heartbeat.clone(),
-            limits,
-            stat: None,
-            seen,
-            cpu: None,
-            is_asleep: false,
-            ended: 0,
-            was_away: false,
-        };
+        let mut watch = watch_of(&heartbeat, limits);
         heartbeat.beat(*thread);
         let found = (0..20).find_map(|_| watch.check(TICK, TICK)).unwrap();
         let is_loop = matches!(thread, Thread::Packets | Thread::Worker(_));
@@ -254,16 +247,7 @@ fn a_loop_is_told_by_the_processor_time_of_the_thread() {
 #[test]
 fn a_loop_of_a_further_worker_is_told_by_the_time_that_its_instance_notes() {
     let heartbeat = Heartbeat::new(3).unwrap();
-    let mut watch = Watch {
-        heartbeat: heartbeat.clone(),
-        limits: LIMITS,
-        stat: None,
-        seen: vec![LastBeat::default(); Thread::all(3).count()],
-        cpu: None,
-        is_asleep: false,
-        ended: 0,
-        was_away: false,
-    };
+    let mut watch = watch_of(&heartbeat, LIMITS);
     for worker in [1, 2] {
         heartbeat.of(Thread::of_worker(worker)).store(8 | WAITS, Ordering::Relaxed);
     }
