@@ -109,8 +109,8 @@ pub(super) fn page_of(pages: &mut PagePool, bytes: &[u8]) -> Option<Page> {
     Some(page.freeze(bytes.len()))
 }
 
-/// Copies the payload to pages of the pool, because a waiting packet must not occupy a slot of a port's receive ring,
-/// which would stop the ring. Returns `false` where no page is free.
+/// Copies the payload to pages of the pool, because a waiting packet must not occupy a buffer of a port, or a slot of
+/// its receive ring, which would stop the ring. Returns `false` where no page is free.
 pub(super) fn keep(packet: &mut Packet<Page>, pages: &mut PagePool) -> bool {
     let (mut kept, mut at) = (Payload::default(), 0);
     while at < packet.payload.len() {

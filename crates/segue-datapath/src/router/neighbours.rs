@@ -232,8 +232,9 @@ impl Router {
         for held in self.resolver.make_room(&hop) {
             self.give_up(held);
         }
-        if !keep(&mut packet, &mut self.pair.rx.pages) {
-            return self.give_up((from, packet));
+        while !keep(&mut packet, &mut self.held_pages[usize::from(hop.is_v4)]) {
+            let Some(evicted) = self.resolver.evict(hop.is_v4) else { return self.give_up((from, packet)) };
+            evicted.into_iter().for_each(|held| self.give_up(held));
         }
         if self.resolver.hold(hop, (from, packet), sender, now) {
             self.solicit(&hop, None);
@@ -298,7 +299,7 @@ impl Router {
 
     /// Sends a frame created by the router on a port; returns whether a page was available.
     fn send_frame(&mut self, port: usize, bytes: &[u8]) -> bool {
-        let Some(page) = page_of(&mut self.pair.rx.pages, bytes) else { return false };
+        let Some(page) = page_of(&mut self.reply_pages, bytes) else { return false };
         let mut packet = self.pair.rx.pool.take();
         packet.load(Frag::all(page), Start::Ethernet, &Tunnels::NONE);
         self.pair.ends[port].push(packet, &mut self.pair.rx, &mut self.pair.split_drops[port]);

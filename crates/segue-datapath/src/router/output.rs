@@ -152,7 +152,7 @@ impl Router {
             if !self.limits[usize::from(from).min(OUTSIDE)].take(kind, sender, now) {
                 stats.errors_limited += 1;
             } else if let Some(bytes) = icmp::error(&packet, reason, mtu, own, &mut self.scratch)
-                && let Some(page) = page_of(&mut self.pair.rx.pages, &bytes)
+                && let Some(page) = page_of(&mut self.reply_pages, &bytes)
             {
                 stats.errors += 1;
                 let mut made = self.pair.rx.pool.take();

@@ -104,10 +104,16 @@ impl Resolver {
         let family = usize::from(hop.is_v4);
         let mut gone = VecDeque::new();
         while self.held[family] >= MAX_HELD || self.asked[family] >= MAX_HOPS && !self.waiting.contains_key(hop) {
-            let Some(first) = self.first_to_go(family) else { break };
-            gone.append(&mut self.end(&first));
+            let Some(mut evicted) = self.evict(hop.is_v4) else { break };
+            gone.append(&mut evicted);
         }
         gone
+    }
+
+    /// Evicts a neighbour of a family. Returns the packets that were queued for it, `None` without any neighbour.
+    pub(super) fn evict(&mut self, is_v4: bool) -> Option<VecDeque<Held>> {
+        let first = self.first_to_go(usize::from(is_v4))?;
+        Some(self.end(&first))
     }
 
     /// Returns the neighbour to evict next. It walks all of them only where each was solicited, which the rate limits

@@ -7,7 +7,7 @@ use segue::gso::Frames;
 use segue::hash::Key;
 use segue::packet::Packet;
 use segue::time::Nanos;
-use segue_port::{Page, PagePool};
+use segue_port::{MIN_PAGE_LEN, Page, PagePool};
 
 use super::feed::Feed;
 use super::fragment_queue::FragmentQueue;
@@ -16,6 +16,7 @@ use super::resolver::Resolver;
 use super::source_check::{self, SourceCheck};
 use super::stats::Stats;
 use super::tables::InterfaceAddrs;
+use crate::endpoint::reply_pages;
 use crate::forward::{Forwarder, Verdict};
 use crate::group::Reads;
 use crate::icmp::ErrorLimits;
@@ -32,6 +33,10 @@ pub const OUTSIDE: usize = 1;
 pub(super) const HERE: u16 = 2;
 /// Largest number of NAT mappings that the knobs allow: more than there are ports for three protocols.
 const MOST_MAPPINGS: u64 = 1 << 18;
+
+/// Largest number of pages that packets occupy which wait for neighbours of a family, or for their first fragments: 4
+/// MiB. A packet of Ethernet's size occupies one, and a train at most 17.
+const MOST_PAGES: usize = 1024;
 
 /// Parts that a router is made of.
 pub struct Parts {
@@ -85,6 +90,13 @@ pub struct Router {
     pub(super) conflict_until: Option<Nanos>,
     pub(super) batch: Vec<Boxed>,
     pub(super) verdicts: Vec<Verdict>,
+    /// Memory for packets that wait for neighbours, by family. None of them must occupy a buffer that others are
+    /// received into, which is as long as the longest packet.
+    pub(super) held_pages: [PagePool; 2],
+    /// Memory for fragments that wait for the first one of their datagram.
+    pub(super) fragment_pages: PagePool,
+    /// Memory for messages that the router makes.
+    pub(super) reply_pages: PagePool,
     /// Packets created by the router itself that are still to be routed.
     pub(super) made: Vec<Boxed>,
     pub(super) scratch: Frames,
@@ -172,6 +184,9 @@ impl Router {
             conflict_until: None,
             batch: Vec::new(),
             verdicts: Vec::new(),
+            held_pages: [(); 2].map(|()| PagePool::with_page_len(MOST_PAGES, MIN_PAGE_LEN)),
+            fragment_pages: PagePool::with_page_len(MOST_PAGES, MIN_PAGE_LEN),
+            reply_pages: reply_pages(),
             made: Vec::new(),
             scratch: Frames::default(),
             stats: Default::default(),

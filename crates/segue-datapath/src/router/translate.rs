@@ -87,7 +87,7 @@ impl Router {
         now: Nanos,
         next: &mut dyn FnMut(&mut Router, Boxed),
     ) {
-        let Router { nat: Some((nat, _)), stats, pair, fragments, .. } = self else { return };
+        let Router { nat: Some((nat, _)), stats, pair, fragments, fragment_pages, .. } = self else { return };
         let stats = &mut stats[usize::from(from).min(OUTSIDE)];
         let pages = &mut pair.rx.pages;
         let copy = &mut |bytes: &[u8]| page_of(pages, bytes);
@@ -98,7 +98,7 @@ impl Router {
         };
         let refused = match done {
             Ok(Done::FirstMissing) => match part {
-                Some(Part { datagram, .. }) if keep(&mut packet, &mut pair.rx.pages) => {
+                Some(Part { datagram, .. }) if keep(&mut packet, fragment_pages) => {
                     let evicted = fragments.hold(QueuedFragment { datagram, from, hook, packet }, now);
                     return evicted.into_iter().for_each(|one| self.drop_fragment(one));
                 }

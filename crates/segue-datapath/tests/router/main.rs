@@ -87,7 +87,7 @@ impl Bench {
         };
         let (sender, feed) = feed().unwrap();
         let ports = [side("in", first), side("out", second)];
-        let parts = Parts { ports, budget: 64, pages: PagePool::new(512), feed, nat, key: Key([1, 2]) };
+        let parts = Parts { ports, budget: 64, pages: PagePool::new(128), feed, nat, key: Key([1, 2]) };
         Bench { router: Router::new(parts), wires: [a, b], sender, mtu, local: None }
     }
 

@@ -22,6 +22,14 @@ fn to_unused(number: u16, port: u16) -> Vec<u8> {
     short(0, 64, (ONE, port), ([198, 19, high, low], 9))
 }
 
+/// Returns a packet with `len` bytes of data to an unused address outside.
+fn long(number: u16, len: usize) -> Vec<u8> {
+    let [high, low] = number.to_be_bytes();
+    let ip = Ip::V4(V4 { src: ONE, dst: [198, 19, high, low], ttl: 64, ..V4::new(0, 0, 0) });
+    let packet = Packet { ip, l4: L4::Udp(Udp { src_port: 7, dst_port: 9, checksum: true }), data: vec![7; len] };
+    Ethernet { dst: OWN[0], src: CLIENT, tags: Vec::new() }.wrap(&packet.bytes())
+}
+
 /// Returns whether one of the frames asks for the link address of `address`.
 fn asks_for(frames: &[Vec<u8>], address: [u8; 4]) -> bool {
     frames.iter().any(|frame| frame[12..14] == [8, 6] && frame[38..42] == address)
@@ -50,6 +58,26 @@ fn a_scan_evicts_no_neighbour_that_another_sender_asked_for() {
             assert_eq!(here.left(), []);
             here.answers_from(3, NEW, HOST);
             assert_eq!(here.left(), [(false, NEW)], "{queried} with {packets}, and {more}");
+        });
+    }
+}
+
+/// Tests that packets that wait for neighbours occupy no buffers that others are received into, though there are fewer
+/// of these, and that a neighbour is queried also where they occupy all memory that there is for them.
+#[test]
+fn a_scan_keeps_no_packets_from_being_received_and_no_neighbour_from_being_queried() {
+    // Of the longer ones 128 occupy all memory, without a rest.
+    for len in [1400, 32_768] {
+        in_both_forms(|| {
+            let mut here = Bench::new(50_000);
+            here.tables(0, &[by_hand(OLD)]);
+            here.give(0, (1..=300).map(|number| long(number, len)).collect());
+            here.rounds(0);
+            here.sent(1);
+            assert_eq!(here.sends(0, 64), [(false, OLD)], "beside packets of {len} bytes that wait");
+            here.give(0, vec![short(0, 64, (OTHER, 7), (HOST, 9))]);
+            here.rounds(0);
+            assert!(asks_for(&here.sent(1), HOST), "beside packets of {len} bytes that wait");
         });
     }
 }
