@@ -98,6 +98,16 @@ impl Process {
         self.stdout.text()
     }
 
+    /// Returns the length in bytes of the child's output on stdout so far.
+    pub fn stdout_len(&self) -> usize {
+        lock(&self.stdout.bytes).len()
+    }
+
+    /// Returns the child's output on stdout behind its first `len` bytes.
+    pub fn stdout_after(&self, len: usize) -> String {
+        String::from_utf8_lossy(lock(&self.stdout.bytes).get(len..).unwrap_or_default()).into_owned()
+    }
+
     /// Returns the child's output on stderr so far.
     pub fn stderr(&self) -> String {
         self.stderr.text()

@@ -230,7 +230,12 @@ impl Service {
 
     /// Returns the events that the service at host A has reported.
     pub fn events(&self) -> Vec<Value> {
-        self.near.stdout().lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+        self.events_after(0)
+    }
+
+    /// Returns the events that the service at host A has reported behind the first `len` bytes of its output.
+    pub fn events_after(&self, len: usize) -> Vec<Value> {
+        self.near.stdout_after(len).lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
     /// Returns how many errors of the service at host A have these words.

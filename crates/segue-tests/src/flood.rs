@@ -266,15 +266,18 @@ impl Stations {
 
     /// Returns a frame with an ICMPv6 message of neighbour discovery to a group; its checksum is filled in.
     pub fn discovery(&self, source: Ipv6Addr, group: Ipv6Addr, mut message: Vec<u8>) -> Vec<u8> {
-        let (source, octets) = (source.octets(), group.octets());
-        let total = u32::from(pseudo(&source, &octets, 58, message.len())) + u32::from(sum(&message));
-        let field = !((total & 0xffff) + (total >> 16)) as u16;
-        message[2..4].copy_from_slice(&field.to_be_bytes());
-        let mut packet = vec![0x60, 0, 0, 0];
-        packet.extend((message.len() as u16).to_be_bytes());
-        packet.extend([58, 255]);
-        packet.extend([&source[..], &octets, &message].concat());
-        self.frame([0x33, 0x33, octets[12], octets[13], octets[14], octets[15]], [0x86, 0xdd], &packet)
+        complete([source, group], 58, &mut message, 2);
+        let octets = group.octets();
+        let to = [0x33, 0x33, octets[12], octets[13], octets[14], octets[15]];
+        self.frame(to, [0x86, 0xdd], &ipv6([source, group], (58, 255), &message))
+    }
+
+    /// Returns a frame with a UDP datagram over IPv6.
+    pub fn udp6(&self, ends: [Ipv6Addr; 2], ports: [u16; 2]) -> Vec<u8> {
+        let header = [ports[0].to_be_bytes(), ports[1].to_be_bytes(), [0, 18], [0, 0]].concat();
+        let mut datagram = [&header[..], b"flooding!!"].concat();
+        complete(ends, 17, &mut datagram, 6);
+        self.frame(self.to, [0x86, 0xdd], &ipv6(ends, (17, 64), &datagram))
     }
 
     /// Returns a neighbour solicitation for `target`.
@@ -296,4 +299,21 @@ impl Stations {
         message.extend([&[1, 1][..], &self.from].concat());
         self.discovery(source, Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1), message)
     }
+}
+
+/// Returns an IPv6 packet with the given next header and hop limit.
+fn ipv6(ends: [Ipv6Addr; 2], (next, hop_limit): (u8, u8), data: &[u8]) -> Vec<u8> {
+    let mut packet = vec![0x60, 0, 0, 0];
+    packet.extend((data.len() as u16).to_be_bytes());
+    packet.extend([next, hop_limit]);
+    packet.extend([&ends.map(|end| end.octets()).concat(), data].concat());
+    packet
+}
+
+/// Fills in the checksum at `at` of what an IPv6 packet carries.
+fn complete(ends: [Ipv6Addr; 2], next: u8, data: &mut [u8], at: usize) {
+    let [source, destination] = ends.map(|end| end.octets());
+    let total = u32::from(pseudo(&source, &destination, next, data.len())) + u32::from(sum(data));
+    let field = !((total & 0xffff) + (total >> 16)) as u16;
+    data[at..at + 2].copy_from_slice(&field.to_be_bytes());
 }

@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -178,8 +180,56 @@ impl Route {
     }
 }
 
+/// Round trips that no instance is on, from one host to a thread in another that sends back what it receives: where
+/// they become slower, the machine does.
+#[derive(Debug)]
+pub struct Comparison {
+    near: UdpSocket,
+    far: SocketAddr,
+    is_over: Arc<AtomicBool>,
+    sent: u64,
+    /// Round-trip times in seconds while there was no flood.
+    pub calm: Series,
+}
+
+impl Comparison {
+    /// Starts the thread.
+    #[track_caller]
+    pub fn start(near: Place<'_>, far: Place<'_>) -> Comparison {
+        let (near, other) = (socket(near), socket(far));
+        let far = other.local_addr().expect("an address");
+        let is_over = Arc::new(AtomicBool::new(false));
+        let ends = Arc::clone(&is_over);
+        thread::spawn(move || {
+            let mut bytes = [0; 64];
+            while !ends.load(Ordering::Relaxed) {
+                if let Ok((len, from)) = other.recv_from(&mut bytes) {
+                    _ = other.send_to(&bytes[..len], from);
+                }
+            }
+        });
+        Comparison { near, far, is_over, sent: 0, calm: Series::default() }
+    }
+
+    /// Sends a datagram, and waits at most `longest` for the answer; returns the time of the round trip.
+    pub fn round_trip(&mut self, longest: Duration) -> Option<Duration> {
+        let number = self.sent.to_ne_bytes();
+        let start = Instant::now();
+        self.near.send_to(&number, self.far).ok()?;
+        self.sent += 1;
+        receive(&self.near, number, longest, &mut 0).map(|_| start.elapsed())
+    }
+}
+
+impl Drop for Comparison {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        _ = self.near.send_to(&[], self.far);
+    }
+}
+
 /// Receives datagrams until the one with the given number arrives, and counts them.
-fn receive(socket: &UdpSocket, number: [u8; 8], longest: Duration, came: &mut u64) -> Option<std::net::SocketAddr> {
+fn receive(socket: &UdpSocket, number: [u8; 8], longest: Duration, came: &mut u64) -> Option<SocketAddr> {
     let begin = Instant::now();
     while let Some(left) = longest.checked_sub(begin.elapsed()).filter(|left| !left.is_zero()) {
         socket.set_read_timeout(Some(left)).ok()?;
