@@ -66,7 +66,8 @@ fn number(reason: DropReason, is_v4: bool) -> Option<(u8, u8)> {
         | DropReason::ReversePath
         | DropReason::Scope
         | DropReason::Blackhole
-        | DropReason::NoRoom => return None,
+        | DropReason::NoRoom
+        | DropReason::Blocked => return None,
     };
     Some(if is_v4 { v4 } else { v6 })
 }

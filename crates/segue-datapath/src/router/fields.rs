@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use segue::packet::{Frag, Frame, Kind, Packet, Payload, Start};
+use segue::packet::{Frag, Frame, Kind, Packet, Start};
 use segue::wire::address::{is_forwardable_v4, is_forwardable_v6};
 use segue::wire::{ethernet, ethertype, ipv4, ipv6, ndisc, protocol, read_u16};
 use segue_port::{Page, PagePool};
@@ -112,13 +112,18 @@ pub(super) fn page_of(pages: &mut PagePool, bytes: &[u8]) -> Option<Page> {
 /// Copies the payload to pages of the pool, because a waiting packet must not occupy a buffer of a port, or a slot of
 /// its receive ring, which would stop the ring. Returns `false` where no page is free.
 pub(super) fn keep(packet: &mut Packet<Page>, pages: &mut PagePool) -> bool {
-    let (mut kept, mut at) = (Payload::default(), 0);
-    while at < packet.payload.len() {
-        let Some(mut page) = pages.take() else { return false };
-        let len = packet.payload.copy_to(at..at + page.bytes_mut().len(), page.bytes_mut());
-        kept.push(Frag::all(page.freeze(len)));
-        at += len;
+    // The copies are appended, and what they are of is dropped then: the packet keeps its memory for ranges.
+    let payload = &mut packet.payload;
+    let (len, mut at) = (payload.len(), 0);
+    while at < len {
+        let Some(mut page) = pages.take() else {
+            payload.truncate(len);
+            return false;
+        };
+        let copied = payload.copy_to(at..len.min(at + page.bytes_mut().len()), page.bytes_mut());
+        payload.push(Frag::all(page.freeze(copied)));
+        at += copied;
     }
-    packet.payload = kept;
+    payload.advance(len);
     true
 }

@@ -16,6 +16,8 @@ use crate::nat::Datagram;
 const MAX_FRAGMENTS: usize = 256;
 /// Largest number of waiting fragments of one source: a datagram of 64 KiB has 53 in packets of 1280 bytes.
 const MAX_PER_SOURCE: usize = 64;
+/// Largest number of pages that waiting fragments occupy: 4 MiB.
+pub(super) const MAX_PAGES: usize = 1024;
 /// Time that a fragment waits, nanoseconds (RFC 6146, section 3.4: at least 2 seconds).
 const LIFETIME: u64 = 2_000_000_000;
 
@@ -56,6 +58,15 @@ impl FragmentQueue {
         let evicted = evicted.and_then(|at| self.waiting.remove(at));
         self.waiting.push_back((Nanos(now.0 + LIFETIME), one));
         evicted.map(|(_, one)| one)
+    }
+
+    /// Removes and returns a fragment that makes room for one of `source`: the oldest one of that source where its
+    /// fragments have a quarter of the memory or more, else the oldest of all.
+    pub(super) fn evict(&mut self, source: u32) -> Option<QueuedFragment> {
+        let is_same = |(_, other): &(Nanos, QueuedFragment)| other.datagram.source == source;
+        let pages = self.waiting.iter().filter(|other| is_same(other)).map(|(_, one)| one.packet.payload.frags().len());
+        let at = if pages.sum::<usize>() < MAX_PAGES / 4 { None } else { self.waiting.iter().position(is_same) };
+        self.waiting.remove(at.unwrap_or(0)).map(|(_, one)| one)
     }
 
     /// Removes and returns a datagram's fragments waiting at the hooks that `is_there` accepts, in their order.

@@ -1,6 +1,6 @@
 //! The neighbour cache of a router (RFC 4861, section 7.3): entries are probed on use, and deleted when unused.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 
 use segue::time::Nanos;
 
@@ -117,7 +117,7 @@ pub(super) struct NeighbourCache {
     kernel: [SlotMap<Hop, [u8; 6]>; 4],
     /// Neighbours whose entries were deleted or evicted, by port and family: a set, and the order in which they came
     /// into it. There is room for as many as there may be entries; the oldest one gives way.
-    former: [(HashSet<Hop>, VecDeque<Hop>); 4],
+    former: [(SlotMap<Hop, ()>, VecDeque<Hop>); 4],
     /// Entries by port and family, unused and used ones separately, in the order of their last use.
     order: [[List; 2]; 4],
     links: Links,
@@ -135,7 +135,7 @@ impl NeighbourCache {
 
     /// Returns whether a neighbour without an entry had one before, or is listed by the kernel.
     pub(super) fn was_there(&self, hop: &Hop) -> bool {
-        self.former[class(hop)].0.contains(hop) || self.kernel[class(hop)].contains_key(hop)
+        self.former[class(hop)].0.contains_key(hop) || self.kernel[class(hop)].contains_key(hop)
     }
 
     pub(super) fn hops(&self) -> impl Iterator<Item = Hop> {
@@ -337,7 +337,7 @@ impl NeighbourCache {
             self.links.remove(&mut self.order[class(hop)][usize::from(entry.is_used)], slot);
             self.lens[class(hop)] -= 1;
             let (former, order) = &mut self.former[class(hop)];
-            if former.insert(*hop) {
+            if former.insert(*hop, ()).1.is_none() {
                 order.push_back(*hop);
             }
             if order.len() > MAX_LEARNED

@@ -297,9 +297,12 @@ impl Router {
         self.stats[port].questions += u64::from(self.send_frame(port, &frame));
     }
 
-    /// Sends a frame created by the router on a port; returns whether a page was available.
+    /// Sends a frame created by the router on a port; returns whether the port takes one, and a page was available.
     fn send_frame(&mut self, port: usize, bytes: &[u8]) -> bool {
-        let Some(page) = page_of(&mut self.reply_pages, bytes) else { return false };
+        if self.pair.ends[port].blocked {
+            return false;
+        }
+        let Some(page) = page_of(&mut self.message_pages, bytes) else { return false };
         let mut packet = self.pair.rx.pool.take();
         packet.load(Frag::all(page), Start::Ethernet, &Tunnels::NONE);
         self.pair.ends[port].push(packet, &mut self.pair.rx, &mut self.pair.split_drops[port]);

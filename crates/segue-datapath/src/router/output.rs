@@ -130,6 +130,10 @@ impl Router {
     /// Queues a packet with its link header on an egress port.
     pub(super) fn push(&mut self, port: usize, packet: Boxed, mtu: u32) {
         match self.pair.ends.get_mut(port) {
+            Some(end) if end.blocked => {
+                self.stats[port].drops.add_many(DropReason::Blocked, packets(&packet));
+                self.pair.rx.pool.put(packet);
+            }
             Some(end) => {
                 end.push_within(packet, mtu as usize, &mut self.pair.rx, &mut self.pair.split_drops[port]);
             }
@@ -151,13 +155,16 @@ impl Router {
             // No port's senders use up the limit of the other's.
             if !self.limits[usize::from(from).min(OUTSIDE)].take(kind, sender, now) {
                 stats.errors_limited += 1;
-            } else if let Some(bytes) = icmp::error(&packet, reason, mtu, own, &mut self.scratch)
-                && let Some(page) = page_of(&mut self.reply_pages, &bytes)
-            {
-                stats.errors += 1;
-                let mut made = self.pair.rx.pool.take();
-                made.load(Frag::all(page), Start::Ip, &Tunnels::NONE);
-                self.made.push(made);
+            } else if let Some(bytes) = icmp::error(&packet, reason, mtu, own, &mut self.scratch) {
+                match page_of(&mut self.error_pages, &bytes) {
+                    Some(page) => {
+                        stats.errors += 1;
+                        let mut made = self.pair.rx.pool.take();
+                        made.load(Frag::all(page), Start::Ip, &Tunnels::NONE);
+                        self.made.push(made);
+                    }
+                    None => stats.errors_limited += 1,
+                }
             }
         }
         self.pair.rx.pool.put(packet);

@@ -17,14 +17,22 @@ use crate::port_pair::PortPair;
 
 /// Interval of the router's timers, nanoseconds.
 const TICK: u64 = 250_000_000;
+/// Number of messages to neighbours that wait to be sent, from which on they are sent before there are more.
+const MOST_MESSAGES: usize = 32;
 
 impl Router {
-    /// Receives at most `left` packets from one port and routes them; `left` is reduced by their number.
+    /// Receives at most `left` packets from one port and routes them; `left` is reduced by their number. None is read
+    /// while the other port, by which most of them leave, is blocked.
     fn receive(&mut self, from: usize, now: Nanos, left: &mut usize) -> io::Result<Polled> {
-        self.transmit()?;
-        if self.pair.is_blocked() {
-            return Ok(Polled::Idle);
+        let PortPair { ends, split_drops, rx, .. } = &mut self.pair;
+        let to = 1 - from;
+        if ends[to].blocked {
+            ends[to].transmit(rx, &mut split_drops[to])?;
+            if ends[to].blocked {
+                return Ok(Polled::Idle);
+            }
         }
+        self.transmit()?;
         let polled = self.pair.ends[from].poll(&mut self.pair.rx, left)?;
         self.enter_joined(from);
         self.enter_received(from, now);
@@ -82,9 +90,11 @@ impl Router {
         ingress[to].each(packet, rx, &mut split_drops[to], |packet, _, _| batch.push(packet));
     }
 
+    /// Sends what is queued for the ports that are not blocked.
     fn transmit(&mut self) -> io::Result<()> {
         let PortPair { ends, split_drops, rx, .. } = &mut self.pair;
-        ends.iter_mut().zip(split_drops).try_for_each(|(end, drops)| end.transmit(rx, drops))
+        let mut open = ends.iter_mut().zip(split_drops).filter(|(end, _)| !end.blocked);
+        open.try_for_each(|(end, drops)| end.transmit(rx, drops))
     }
 
     /// Runs the router's timers: NAT and neighbour timeouts, waiting fragments, announcements.
@@ -101,7 +111,13 @@ impl Router {
         for hop in due.gone {
             self.forwarder.neighbours.remove(hop);
         }
-        due.solicit.iter().for_each(|(hop, at)| self.solicit(hop, *at));
+        for (hop, at) in &due.solicit {
+            // Each has a page until it is sent.
+            if self.message_pages.in_use() >= MOST_MESSAGES {
+                self.transmit()?;
+            }
+            self.solicit(hop, *at);
+        }
         for (from, packet) in due.failed {
             self.refuse(from, packet, DropReason::NoNeighbour, 0, now);
         }
@@ -167,14 +183,17 @@ impl Pipeline for Router {
         self.read_feed(now);
         self.tick(now)?;
         let (mut round_robin, budget) = self.pair.begin_round();
+        let before = self.pair.taken();
         let more = round_robin.round(budget, |from, left| self.receive(from, now, left))?;
         self.pair.end_round(round_robin);
-        Ok(if more && !self.pair.is_blocked() { Round::More } else { Round::Idle })
+        let more = more && (!self.pair.is_blocked() || self.pair.taken() != before);
+        Ok(if more { Round::More } else { Round::Idle })
     }
 
     fn each_interest(&self, wait: &mut dyn FnMut(Interest<'_>)) {
-        let blocked = self.pair.is_blocked();
-        self.pair.ends.iter().for_each(|end| end.interests(blocked, wait));
+        let [first, second] = &self.pair.ends;
+        first.interests(second.blocked, wait);
+        second.interests(first.blocked, wait);
         wait(Interest { fd: self.feed.fd(), read: true, write: false });
     }
 
@@ -195,13 +214,14 @@ impl Pipeline for Router {
     }
 
     fn deadline(&self) -> Option<Nanos> {
-        let joins = self.pair.stages.iter().flatten().filter_map(|join| join.gro.deadline());
+        let [first, second] = &self.pair.ends;
         // Packets held for a blocked port have to wait for that port anyway.
-        let joins = joins.min().filter(|_| !self.pair.is_blocked());
+        let joins = self.pair.stages.iter().zip([second, first]).filter(|(_, to)| !to.blocked);
+        let joins = joins.filter_map(|(join, _)| join.as_ref()?.gro.deadline());
         let has_mappings = self.nat.as_ref().is_some_and(|(nat, _)| !nat.is_empty());
         let is_announced = self.announcements > 0 || self.conflict_until.is_some();
         let is_timed = !self.resolver.is_idle() || !self.fragments.is_empty() || has_mappings || is_announced;
-        joins.into_iter().chain(is_timed.then_some(self.next_tick)).min()
+        joins.chain(is_timed.then_some(self.next_tick)).min()
     }
 
     fn close(&mut self) -> bool {

@@ -22,8 +22,13 @@ const MAX_HOPS: usize = 256;
 const MAX_PACKETS: usize = 32;
 /// Largest number of packets queued for all neighbours of a family.
 const MAX_HELD: usize = 256;
-/// Number of packets beyond which those of one sender are evicted before those of others.
-const SHARE: usize = 64;
+/// Largest number of pages that the queued packets of a family occupy: 4 MiB. A packet of Ethernet's size occupies one,
+/// and a train at most 17.
+pub(super) const MAX_PAGES: usize = 1024;
+/// Number of pages beyond which the packets of one sender are evicted before those of others: 64 packets.
+const SHARE: usize = 64 * LEAST_PAGES;
+/// Least number of pages that a queued packet counts for: as many as each has where there are [`MAX_HELD`].
+const LEAST_PAGES: usize = MAX_PAGES / MAX_HELD;
 
 /// A queued packet with its ingress port.
 pub(super) type Held = (u16, Box<Packet<Page>>);
@@ -128,7 +133,7 @@ impl Resolver {
         asked.retain(|one| is_current(waiting, one, true));
         let mut held: HashMap<Sender, usize> = HashMap::new();
         for one in asked.iter().filter_map(|(_, hop)| waiting.get(hop)) {
-            *held.entry(one.sender).or_default() += one.held.len();
+            *held.entry(one.sender).or_default() += one.held.iter().map(pages).sum::<usize>();
         }
         let has_more = |(_, hop): &(u64, Hop)| waiting.get(hop).is_some_and(|one| held[&one.sender] > SHARE);
         let at = asked.iter().position(has_more).unwrap_or(0);
@@ -256,6 +261,11 @@ impl Resolver {
         self.cache.due(now, &mut due.solicit, &mut due.gone);
         due
     }
+}
+
+/// Returns the number of pages that a queued packet counts for.
+fn pages((_, packet): &Held) -> usize {
+    packet.payload.frags().len().max(LEAST_PAGES)
 }
 
 /// Returns whether an entry of [`Resolver::order`] in the list of solicited neighbours, or of others, is not stale.

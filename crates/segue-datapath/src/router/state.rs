@@ -10,9 +10,9 @@ use segue::time::Nanos;
 use segue_port::{MIN_PAGE_LEN, Page, PagePool};
 
 use super::feed::Feed;
-use super::fragment_queue::FragmentQueue;
+use super::fragment_queue::{self, FragmentQueue};
 use super::neighbour_cache::MAX_LINKS;
-use super::resolver::Resolver;
+use super::resolver::{self, Resolver};
 use super::source_check::{self, SourceCheck};
 use super::stats::Stats;
 use super::tables::InterfaceAddrs;
@@ -33,10 +33,6 @@ pub const OUTSIDE: usize = 1;
 pub(super) const HERE: u16 = 2;
 /// Largest number of NAT mappings that the knobs allow: more than there are ports for three protocols.
 const MOST_MAPPINGS: u64 = 1 << 18;
-
-/// Largest number of pages that packets occupy which wait for neighbours of a family, or for their first fragments: 4
-/// MiB. A packet of Ethernet's size occupies one, and a train at most 17.
-const MOST_PAGES: usize = 1024;
 
 /// Parts that a router is made of.
 pub struct Parts {
@@ -91,12 +87,14 @@ pub struct Router {
     pub(super) batch: Vec<Boxed>,
     pub(super) verdicts: Vec<Verdict>,
     /// Memory for packets that wait for neighbours, by family. None of them must occupy a buffer that others are
-    /// received into, which is as long as the longest packet.
+    /// received into, which is as long as many packets.
     pub(super) held_pages: [PagePool; 2],
     /// Memory for fragments that wait for the first one of their datagram.
     pub(super) fragment_pages: PagePool,
-    /// Memory for messages that the router makes.
-    pub(super) reply_pages: PagePool,
+    /// Memory for ICMP errors.
+    pub(super) error_pages: PagePool,
+    /// Memory for messages to neighbours.
+    pub(super) message_pages: PagePool,
     /// Packets created by the router itself that are still to be routed.
     pub(super) made: Vec<Boxed>,
     pub(super) scratch: Frames,
@@ -184,9 +182,10 @@ impl Router {
             conflict_until: None,
             batch: Vec::new(),
             verdicts: Vec::new(),
-            held_pages: [(); 2].map(|()| PagePool::with_page_len(MOST_PAGES, MIN_PAGE_LEN)),
-            fragment_pages: PagePool::with_page_len(MOST_PAGES, MIN_PAGE_LEN),
-            reply_pages: reply_pages(),
+            held_pages: [(); 2].map(|()| PagePool::with_page_len(resolver::MAX_PAGES, MIN_PAGE_LEN)),
+            fragment_pages: PagePool::with_page_len(fragment_queue::MAX_PAGES, MIN_PAGE_LEN),
+            error_pages: reply_pages(),
+            message_pages: reply_pages(),
             made: Vec::new(),
             scratch: Frames::default(),
             stats: Default::default(),

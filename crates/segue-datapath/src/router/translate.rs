@@ -87,7 +87,7 @@ impl Router {
         now: Nanos,
         next: &mut dyn FnMut(&mut Router, Boxed),
     ) {
-        let Router { nat: Some((nat, _)), stats, pair, fragments, fragment_pages, .. } = self else { return };
+        let Router { nat: Some((nat, _)), stats, pair, .. } = self else { return };
         let stats = &mut stats[usize::from(from).min(OUTSIDE)];
         let pages = &mut pair.rx.pages;
         let copy = &mut |bytes: &[u8]| page_of(pages, bytes);
@@ -98,11 +98,10 @@ impl Router {
         };
         let refused = match done {
             Ok(Done::FirstMissing) => match part {
-                Some(Part { datagram, .. }) if keep(&mut packet, fragment_pages) => {
-                    let evicted = fragments.hold(QueuedFragment { datagram, from, hook, packet }, now);
-                    return evicted.into_iter().for_each(|one| self.drop_fragment(one));
+                Some(Part { datagram, .. }) => {
+                    return self.hold_fragment(QueuedFragment { datagram, from, hook, packet }, now);
                 }
-                _ => Refusal::Fragment,
+                None => Refusal::Fragment,
             },
             Ok(_) => return next(self, packet),
             // An ICMP error of this router about a packet without mapping leaves as it is, unless it is for the outside
@@ -112,6 +111,18 @@ impl Router {
         };
         stats.refusals.add_many(refused, packets(&packet));
         pair.rx.pool.put(packet);
+    }
+
+    /// Keeps a fragment until the first one of its datagram has come. Others make room where the queue, or its memory,
+    /// is full.
+    fn hold_fragment(&mut self, mut one: QueuedFragment, now: Nanos) {
+        while !keep(&mut one.packet, &mut self.fragment_pages) {
+            let Some(evicted) = self.fragments.evict(one.datagram.source) else { return self.drop_fragment(one) };
+            self.drop_fragment(evicted);
+        }
+        if let Some(evicted) = self.fragments.hold(one, now) {
+            self.drop_fragment(evicted);
+        }
     }
 
     /// Drops fragments whose deadline has passed.

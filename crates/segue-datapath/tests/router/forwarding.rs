@@ -137,6 +137,9 @@ fn packets_with_bytes_behind_what_they_carry_are_fragmented_whole() {
                 here.round(0);
                 let sent: Vec<Vec<u8>> = here.sent(1).iter().map(|frame| frame[14..].to_vec()).collect();
                 assert_eq!((sent.len(), here.number("out", Group::Drops, "gso_trailing")), (2, 0));
+                // In their order (RFC 4787, REQ-13 a).
+                let offsets = sent.iter().map(|packet| u16::from_be_bytes([packet[6], packet[7]]) & 0x1fff);
+                assert!(offsets.is_sorted());
                 let mut whole = reassemble(&sent).unwrap();
                 // The hop count, and with it the checksum, are others.
                 assert_eq!(whole[8], 63);
@@ -146,6 +149,28 @@ fn packets_with_bytes_behind_what_they_carry_are_fragmented_whole() {
             });
         }
     }
+}
+
+/// Tests that ICMP errors are limited over IPv6 too (RFC 4443, section 2.4 (f)), and that those about too long packets
+/// have a limit of their own (section 3.2).
+#[test]
+fn errors_over_ipv6_are_limited_and_packet_too_big_passes_beside_others() {
+    in_both_forms(|| {
+        let mut here = Bench::new(1500);
+        here.tables(0, &neighbours());
+        let to_client = |host: u16, hop_limit: u8, len: usize| {
+            let src = Ipv6Addr::new(0x2001, 0xdb8, 9, 0, 0, 0, 0, host).octets();
+            let ip = Ip::V6(V6 { src, dst: v6(1, 2).octets(), hop_limit, ..V6::new(1, 0, 0) });
+            link(1).wrap(&Packet { ip, l4: udp(), data: vec![7; len] }.bytes())
+        };
+        here.give(1, (0..2000).map(|host| to_client(host, 1, 10)).collect());
+        here.rounds(0);
+        let told = |here: &Bench| here.number("out", Group::Port, "icmp_errors");
+        assert_eq!((told(&here), here.number("out", Group::Drops, "route_hop_limit")), (200, 2000));
+        here.give(1, vec![to_client(1, 64, 1500)]);
+        here.rounds(0);
+        assert_eq!((told(&here), here.number("out", Group::Drops, "route_too_big")), (201, 1));
+    });
 }
 
 /// Tests that no ICMP error is sent about packets from and to reserved addresses (240.0.0.0/4) and limited and directed

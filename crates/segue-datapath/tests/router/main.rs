@@ -3,6 +3,7 @@
 mod forwarding;
 #[path = "../memory/mod.rs"]
 mod memory;
+mod pressure;
 mod resolution;
 
 use std::cell::RefCell;

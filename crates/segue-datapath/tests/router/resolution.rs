@@ -82,6 +82,23 @@ fn a_scan_keeps_no_packets_from_being_received_and_no_neighbour_from_being_queri
     }
 }
 
+/// Tests that packets of another sender stay where those of one occupy all memory, though they are few.
+#[test]
+fn long_packets_that_wait_make_room_before_those_of_another_sender() {
+    in_both_forms(|| {
+        let mut here = Bench::new(65_535);
+        here.tables(0, &[]);
+        here.give(0, vec![short(0, 64, (OTHER, 7), (HOST, 9))]);
+        here.rounds(0);
+        assert!(asks_for(&here.sent(1), HOST));
+        here.give(0, (1..=64).map(|number| long(number, 65_000)).collect());
+        here.rounds(1);
+        here.sent(1);
+        here.answers_from(3, NEW, HOST);
+        assert_eq!(here.left(), [(false, NEW)]);
+    });
+}
+
 /// Tests that a neighbour is queried for the packet of another sender, although as many packets as may wait for it are
 /// of one over its limit.
 #[test]

@@ -1,0 +1,93 @@
+//! Tests of what one host, or one port, may use up of a router, and of what is left to others.
+
+use segue_testkit::build::V6;
+
+use super::*;
+
+/// Returns a frame of the inside host `from` with `len` bytes of a datagram that has begun in another fragment.
+fn later_fragment(from: [u8; 4], id: u16, len: usize) -> Vec<u8> {
+    let ip = Ip::V4(V4 { src: from, dst: [198, 18, 2, 2], id, ..V4::new(0, 0, 0) });
+    let l4 = L4::Udp(Udp { src_port: 7, dst_port: 9, checksum: true });
+    let whole = Packet { ip, l4, data: vec![7; len] }.bytes();
+    let mut frame = Ethernet { dst: OWN[0], src: CLIENT, tags: Vec::new() }.wrap(&whole);
+    // More fragments, and an offset of eight bytes.
+    set_field(&mut frame, 20, 0x2001);
+    frame
+}
+
+/// Tests that fragments of any length whose first one never comes cost other hosts nothing (RFC 4787, REQ-14).
+#[test]
+fn long_fragments_without_a_first_one_leave_memory_for_those_of_other_hosts() {
+    let (client, server_at) = (([198, 18, 1, 2], 7000), ([198, 18, 2, 2], 9));
+    in_both_forms(|| {
+        let mut here = Bench::with_nat(65_535, Some([198, 18, 2, 100].into()));
+        here.tables(SECOND, &[server(OLD)]);
+        // 64 of them occupy all memory.
+        here.give(0, (0..70).map(|id| later_fragment([198, 18, 1, 9], id, 62_000)).collect());
+        here.rounds(SECOND);
+        assert_eq!(here.number("in", Group::Drops, "nat_fragment"), 6);
+        here.give(0, datagram(0, client, server_at, 5));
+        here.rounds(SECOND);
+        let sent = here.sent(1).into_iter().filter(|frame| frame[12..14] == [8, 0]);
+        assert_eq!(sent.count(), 3);
+        assert_eq!(here.number("in", Group::Drops, "nat_fragment"), 7);
+    });
+}
+
+/// Tests that a blocked port holds back the other one, by which its packets come, and not what comes by itself, nor the
+/// neighbours of the other one. What would leave by a blocked port although it came by it is dropped and counted.
+#[test]
+fn a_blocked_port_holds_back_its_source_and_not_the_other_way() {
+    in_both_forms(|| {
+        let mut here = Bench::new(1500);
+        here.tables(0, &[by_hand(OLD)]);
+        here.sent(1);
+        here.wires[1].borrow_mut().room = Some(3);
+        here.give(0, (0..20).map(|flow| segment_from(7000 + flow, 64, 1, 100)).collect());
+        here.round(0);
+        assert_eq!(here.sent(1).len(), 3);
+        let received = here.wires[0].borrow().receives;
+        here.give(0, vec![segment(64, 101, 100)]);
+        let from_server = |to, port| short(1, 64, ([198, 18, 2, 2], 9), (to, port));
+        here.give(1, vec![from_server([198, 18, 1, 2], 7), from_server([198, 18, 1, 77], 7)]);
+        here.round(1);
+        assert_eq!(here.wires[0].borrow().receives, received, "nothing more is read for the blocked port");
+        let sent = here.sent(0);
+        let is_request = |frame: &&Vec<u8>| frame[12..14] == [8, 6];
+        assert_eq!((sent.len(), sent.iter().filter(is_request).count()), (2, 1), "the other way is open");
+        here.give(1, vec![short(1, 64, ([198, 19, 0, 5], 9), ([198, 18, 2, 2], 7))]);
+        here.round(2);
+        assert_eq!(here.number("out", Group::Drops, "route_blocked"), 1);
+        let mut write = 0;
+        here.router.each_interest(&mut |interest| write += usize::from(interest.write));
+        assert_eq!(write, 1);
+        here.wires[1].borrow_mut().room = None;
+        here.rounds(3);
+        assert_eq!(here.sent(1).len(), 18);
+    });
+}
+
+/// Tests that each neighbour that is due is queried, however many of them are due at once.
+#[test]
+fn as_many_neighbours_as_may_be_in_resolution_are_all_queried_again() {
+    in_both_forms(|| {
+        let mut here = Bench::new(1500);
+        here.tables(0, &[]);
+        for sender in 0..4_u8 {
+            let by_v4 = |host: u8| short(0, 64, ([198, 18, 1, 10 + sender], 7), ([198, 19, sender, host], 9));
+            let by_v6 = |host: u8| {
+                let (src, dst) =
+                    (v6(1, 10 + u16::from(sender)), v6(2, u16::from(sender) << 8 | 0x1000 | u16::from(host)));
+                let ip = Ip::V6(V6 { src: src.octets(), dst: dst.octets(), ..V6::new(1, 0, 0) });
+                let l4 = L4::Udp(Udp { src_port: 7, dst_port: 9, checksum: true });
+                let packet = Packet { ip, l4, data: vec![7; 10] };
+                Ethernet { dst: OWN[0], src: CLIENT, tags: Vec::new() }.wrap(&packet.bytes())
+            };
+            here.give(0, (0..64).flat_map(|host| [by_v4(host), by_v6(host)]).collect());
+        }
+        here.rounds(0);
+        assert_eq!(here.sent(1).len(), 512);
+        here.round(5 * SECOND / 4);
+        assert_eq!(here.sent(1).len(), 512);
+    });
+}
