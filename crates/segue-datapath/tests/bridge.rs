@@ -215,6 +215,22 @@ fn what_waits_for_blocked_ports_is_dropped_when_others_need_the_memory() {
     assert_eq!((here.sent()[2].len(), here.count(1, Group::Drops, "bridge_memory")), (200, 63));
 }
 
+/// Tests that what waits for a port that was blocked a moment ago stays, where another one was blocked before.
+#[test]
+fn lack_of_memory_costs_the_port_that_was_blocked_for_longest() {
+    let mut here = bench(&[trains(); 4], 128);
+    for (port, station) in [(1, mac(2)), (2, mac(3)), (3, mac(4))] {
+        here.pass(port, BROADCAST, station);
+    }
+    [1, 2].iter().for_each(|port: &usize| here.wires[*port].borrow_mut().room = Some(0));
+    for (count, to) in [(120, mac(2)), (4, mac(3)), (200, mac(4))] {
+        here.give(0, (0..count).map(|flow| frame(to, mac(1), 100, flow)));
+        while here.round() == Round::More {}
+    }
+    let dropped = [1, 2].map(|port| here.count(port, Group::Drops, "bridge_memory"));
+    assert_eq!((here.sent()[3].len(), dropped), (200, [120, 0]));
+}
+
 #[test]
 fn ports_share_by_bytes_and_what_is_flooded_costs_its_source_the_copies() {
     let mut here = Bench::default();

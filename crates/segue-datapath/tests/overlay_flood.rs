@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use memory::{Carries, Memory, Wire, counter};
-use segue::encap::{Carrier, Config, Mode, OuterCsum};
+use segue::encap::{Carrier, Config, Fdb, Mode, OuterCsum};
 use segue::gro;
 use segue::gso::Limits;
 use segue::hash::Key;
@@ -21,6 +21,7 @@ use segue_datapath::overlay::{
     Form, Inside, Listener, ListenerConfig, Overlay, Parts, PeerConfig, PeerCounters, Removed, Table, exchange, knobs,
 };
 use segue_datapath::pipeline::Pipeline;
+use segue_datapath::tunnel;
 use segue_port::{Counters, OffloadState, Polled, Port, RxBatch, Sent, TxBatch};
 
 const KEY: Key = Key([1, 2]);
@@ -167,6 +168,40 @@ fn copies_for_very_many_peers_are_sent_in_parts_or_counted() {
         assert_eq!(sent + rest + here.dropped("flood_full"), 64 * PEERS, "{room}");
         assert_eq!(here.dropped("flood_limit"), 0);
     }
+}
+
+/// Tests the same of a tunnel without a peer table that has many remotes: what does not fit into the queue is counted.
+#[test]
+fn copies_for_the_remotes_of_a_tunnel_take_no_more_memory_than_their_limit() {
+    const REMOTES: u16 = 300;
+    let (inside_port, inside) = Memory::port(Carries::Ethernet, Limits::NONE);
+    let (outside_port, outside) = Memory::port(Carries::Datagrams, Limits { outer_csum: true, ..Limits::NONE });
+    let longest = Rc::new(Cell::new(0));
+    let end = tunnel::Outside {
+        name: "udp".to_owned(),
+        port: Box::new(Watched { port: outside_port, longest: Rc::clone(&longest) }),
+        csum: OuterCsum::Verified,
+        budget: 64,
+        pages: 256,
+        key: KEY,
+        tunnels: None,
+    };
+    let config = Config::new(Mode::Ethernet, Carrier::Gue { remcsum: false }, LOCAL, remote(0));
+    let parts = tunnel::Parts {
+        remotes: (0..REMOTES).map(remote).collect(),
+        fdb: Some(Fdb::new(KEY, 8, SECOND, &[])),
+        flood: (0..REMOTES).collect(),
+        ..memory::parts("sg0", inside_port, config)
+    };
+    let mut tunnel = tunnel::Tunnel::new(end, vec![parts]);
+    inside.borrow_mut().waiting.extend(vec![frame(BROADCAST, OWN); 64]);
+    for _ in 0..4 {
+        tunnel.round(Nanos(SECOND)).unwrap();
+    }
+    let sent = outside.borrow().sent.len();
+    let full = counter(&tunnel, "udp", Group::Drops, "flood_full") as usize;
+    assert_eq!(sent + full, 64 * usize::from(REMOTES));
+    assert!(full > 0 && longest.get() <= 8192 + 64, "{full}, {} at once", longest.get());
 }
 
 #[test]

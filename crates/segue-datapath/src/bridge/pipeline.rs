@@ -272,6 +272,7 @@ impl Bridge {
             let polled = port.end.poll(&mut self.rx, &mut part)?;
             *left -= (most - part).min(*left);
             let is_short = most - part < most.min(port.end.polls.weight);
+            let was_starved = std::mem::replace(&mut port.is_starved, polled == Polled::Starved);
             *left = left.saturating_sub(port.charge(&self.rx));
             self.taken += self.rx.packets.len() as u64;
             match port.stage.as_mut().filter(|stage| stage.on) {
@@ -296,9 +297,11 @@ impl Bridge {
                     self.forget_when_down(from);
                     return Ok(false);
                 }
-                // What waits for ports that take nothing has the memory.
+                // What GRO held has left. If that did not suffice, what waits for ports that take nothing has the
+                // memory: that of the one that has been blocked for longest makes room, then that of the next one.
                 Polled::Starved => {
-                    while let Some(at) = self.blocked.pop() {
+                    if was_starved && !self.blocked.is_empty() {
+                        let at = self.blocked.remove(0);
                         self.ports[at].is_waiting = false;
                         self.ports[at].shed(&mut self.rx);
                     }

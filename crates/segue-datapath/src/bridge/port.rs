@@ -61,6 +61,8 @@ pub(super) struct Port {
     pub(super) has_called: bool,
     pub(super) link_calls: u32,
     pub(super) guard: Stall,
+    /// Whether the last poll of the port ended for lack of memory.
+    pub(super) is_starved: bool,
     /// The time until which the port is muted.
     pub(super) muted: Option<Nanos>,
     /// Whether counters may have changed since they were published.
@@ -115,6 +117,7 @@ impl Port {
             has_called: false,
             link_calls: 0,
             guard: Stall::default(),
+            is_starved: false,
             muted: None,
             moved: Cell::new(true),
             collected: Cell::new(None),

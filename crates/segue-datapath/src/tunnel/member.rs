@@ -39,6 +39,9 @@ const ERRORS: (u32, u32) = (10_000, 1000);
 /// its request, and goes to the configured remote.
 const ANSWERS: (u32, u32) = ERRORS;
 
+/// Most packets and trains that wait for the socket before no more copies of a frame are made for other remotes.
+const MOST_COPIES: usize = 8192;
+
 /// Key of the counter of datagrams from the remote end that a tunnel has decapsulated.
 pub const RECEIVED: &str = "received";
 /// Key of the counter of datagrams from the remote end that a tunnel has refused.
@@ -284,7 +287,11 @@ impl Member {
             Destination::Flood => {
                 let flood = std::mem::take(&mut self.flood);
                 if let [others @ .., last] = &flood[..] {
-                    for remote in others {
+                    for (at, remote) in others.iter().enumerate() {
+                        if common.outside.waiting() >= MOST_COPIES {
+                            common.drops.add_many(Dropped::FloodFull, packets(&packet) * (others.len() - at) as u64);
+                            break;
+                        }
                         let mut copy = common.rx.pool.take();
                         copy.copy_from(&packet);
                         self.aim_and_send(*remote, copy, common);
