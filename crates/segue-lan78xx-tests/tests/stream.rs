@@ -313,3 +313,39 @@ fn a_frame_longer_than_the_transmit_fifo_is_lost_and_counted() {
         assert_eq!((on_the_wire(&mut rig).len(), lost), (usize::from(goes), u64::from(!goes)), "{len}");
     }
 }
+
+/// Tests that one transfer takes no more memory than the wire has room for, however many frames it has or asks for.
+#[test]
+fn what_one_transfer_can_put_on_the_wire_is_limited_and_the_rest_is_counted() {
+    const SHORT: usize = 400_000;
+    let mut crowded = rig();
+    assert_eq!(submit(&mut crowded, &stream(&vec![vec![7]; SHORT]), false), Some(Ok(())));
+    assert_eq!(crowded.model().notes().wire_full, SHORT as u64 - (2 << 16));
+    // A command whose segment size is one byte.
+    let lso = |frame: &[u8]| {
+        let mut command = Command { mss: Some(8), ..Command::plain(frame.len() as u32) }.emit();
+        command[6] = 1;
+        [&command[..], frame].concat()
+    };
+    let mut rig = rig();
+    let packet = support::segment(true, 60_000, 0x10);
+    assert_eq!(submit(&mut rig, &lso(&packet), false), Some(Ok(())));
+    assert_eq!(rig.model().notes().bulk_out_segments, 60_000 / 8);
+    // More bytes than a packet can have.
+    let long = [packet, vec![0; 10_000]].concat();
+    assert_eq!(submit(&mut rig, &lso(&long), false), Some(Ok(())));
+    let notes = rig.model().notes();
+    assert_eq!((notes.bulk_out_segments, notes.bad_lso), (60_000 / 8, 1));
+}
+
+/// Tests that a command that comes in very many transfers is sent, as one that comes in one.
+#[test]
+fn a_command_may_come_in_very_many_transfers() {
+    let mut rig = rig();
+    let bytes = stream(&[frame(1, 200 << 10)]);
+    for part in bytes.chunks(1024) {
+        assert_eq!(submit(&mut rig, part, false), Some(Ok(())));
+    }
+    // It is longer than the transmit FIFO.
+    assert_eq!((rig.model().notes().too_big, rig.model().notes().lost_sync), (1, 0));
+}

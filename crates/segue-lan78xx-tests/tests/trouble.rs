@@ -243,6 +243,8 @@ fn statistics_that_come_short_are_an_error_and_change_nothing() {
 struct Far {
     keeps: Rc<Cell<bool>>,
     is_busy: Rc<Cell<bool>>,
+    /// Time that each request takes, nanoseconds.
+    late: Rc<Cell<u64>>,
     is_phy: bool,
     has_stalled: bool,
 }
@@ -261,7 +263,7 @@ impl Meddler for Far {
     }
 
     fn delay(&self) -> u64 {
-        if self.is_busy.get() { 20_000_000 } else { 0 }
+        if self.is_busy.get() { 20_000_000 } else { self.late.get() }
     }
 
     fn keeps(&mut self, transfer: &Transfer<Done>) -> bool {
@@ -312,6 +314,39 @@ fn a_phy_that_is_never_ready_blocks_for_a_second_at_a_time_and_is_given_up() {
             assert!(took < 3_000_000_000, "{mode}: {took} ns");
         }
         assert!(driver.is_gone(), "{mode}: {:?} in {} ns", driver.numbers(), driver.usb().now().0 - begin.0);
+    }
+}
+
+/// Tests that a device whose answers come just in time holds its driver up for less than the time after which an
+/// instance is ended, both with a change of its link and while it is set up again.
+#[test]
+fn a_device_that_answers_just_in_time_is_given_up() {
+    const SECOND: u64 = 1_000_000_000;
+    const AGAIN: segue::time::Nanos = segue::time::Nanos(10_000 * SECOND);
+    for (mode, config) in modes(Speed::Super) {
+        let it = Far::default();
+        let (mut driver, mut rx) = far(config, &it);
+        it.late.set(49 * SECOND / 10);
+        driver.usb().local.borrow_mut().model.set_partner(None);
+        for _ in 0..10 {
+            let before = driver.usb().now();
+            driver.usb().sleep(SECOND / 10);
+            driver.receive(&mut rx, 64).unwrap();
+            let took = driver.usb().now().0 - before.0;
+            assert!(took < 40 * SECOND, "{mode}: {took} ns");
+        }
+        assert!(driver.is_gone(), "{mode}: {:?}", driver.numbers());
+        let slow = Far { late: Rc::new(Cell::new(SECOND)), ..Far::default() };
+        driver.on_gone(Box::new(move |_| {
+            let local = Local::new(Model::new(chip(Speed::Super)), None, Clock::Still(AGAIN));
+            LookupResult::Back(Meddled::new(local, slow.clone()))
+        }));
+        while driver.usb().now() < AGAIN {
+            driver.usb().sleep(11 * SECOND / 10);
+            driver.receive(&mut rx, 64).unwrap();
+        }
+        let took = driver.usb().now().0 - AGAIN.0;
+        assert!(driver.is_gone() && took < 70 * SECOND, "{mode}: {took} ns");
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use segue::time::Nanos;
+
 use crate::regs::{self, Chip as Kind, dp, e2p, hw_cfg, mii, request};
 use crate::usb::{self, Setup, Transport};
 
@@ -56,10 +58,19 @@ const TABLE_STEP: u64 = 50_000;
 pub(super) struct ChipAccess<T> {
     pub(super) usb: T,
     pub(super) kind: Kind,
+    /// Time from which requests fail without being made, so that a device whose answers are late each time holds its
+    /// driver up for a limited time. `None` for no limit.
+    pub(super) until: Option<Nanos>,
 }
 
 impl<T: Transport> ChipAccess<T> {
+    /// Fails once there is no time for another request.
+    fn in_time(&self) -> Result<()> {
+        if self.until.is_some_and(|until| self.usb.now() >= until) { Err(usb::Error::Timeout.into()) } else { Ok(()) }
+    }
+
     pub(super) fn read(&mut self, register: u16) -> Result<u32> {
+        self.in_time()?;
         let setup =
             Setup { request_type: request::IN, request: request::READ_REGISTER, value: 0, index: register, length: 4 };
         let mut bytes = [0; 4];
@@ -70,6 +81,7 @@ impl<T: Transport> ChipAccess<T> {
     }
 
     pub(super) fn write(&mut self, register: u16, value: u32) -> Result<()> {
+        self.in_time()?;
         let (request_type, request) = (request::OUT, request::WRITE_REGISTER);
         let setup = Setup { request_type, request, value: 0, index: register, length: 4 };
         Ok(self.usb.control_out(setup, &value.to_le_bytes())?)
@@ -224,6 +236,7 @@ impl<T: Transport> ChipAccess<T> {
 
     /// Reads all counters of the chip.
     pub(super) fn statistics(&mut self) -> Result<[u32; regs::STATISTICS.len()]> {
+        self.in_time()?;
         let setup = Setup {
             request_type: request::IN,
             request: request::READ_STATISTICS,

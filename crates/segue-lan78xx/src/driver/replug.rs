@@ -6,6 +6,7 @@ use crate::usb::{Transfer, Transport};
 use super::lookup::LookupResult;
 use super::receiver::Receiver;
 use super::state::{Driver, INTERRUPT_LEN};
+use super::timing::SETUP_TIME;
 use super::transmitter::Transmitter;
 use super::{Error, LinkState};
 
@@ -59,6 +60,7 @@ impl<T: Transport> Driver<T> {
         };
         self.stranger = None;
         self.chip.usb = found;
+        self.chip.until = Some(self.chip.usb.now().after(SETUP_TIME));
         self.gone = false;
         self.refit_mtu();
         self.statistics.rebase();

@@ -7,11 +7,19 @@ use crate::usb::{self, Done, Request, Transfer, Transport};
 
 use super::Error;
 use super::state::{Driver, INTERRUPT_LEN};
-use super::timing::{CLEAR_RETRY, HALT_PATIENCE, LINK_FAILURES, LINK_RETRY, MOST_CLEARS, TRANSFER_RETRY, TX_PATIENCE};
+use super::timing::{
+    CLEAR_RETRY, HALT_PATIENCE, LINK_FAILURES, LINK_RETRY, MOST_CLEARS, SERVICE_TIME, TRANSFER_RETRY, TX_PATIENCE,
+};
 
 impl<T: Transport> Driver<T> {
-    /// Processes completions, interrupts and timers.
+    /// Processes completions, interrupts and timers. A device that takes longer than [`SERVICE_TIME`] is given up.
     pub(super) fn service(&mut self) {
+        self.chip.until = Some(self.chip.usb.now().after(SERVICE_TIME));
+        self.work();
+        self.chip.until = None;
+    }
+
+    fn work(&mut self) {
         self.reap();
         self.follow_host();
         // Without a transfer under way no completion reports that the device is gone.

@@ -109,7 +109,7 @@ impl<T: Transport> Driver<T> {
             ..Limits::NONE
         };
         let mut driver = Driver {
-            chip: ChipAccess { usb, kind },
+            chip: ChipAccess { usb, kind, until: None },
             config,
             mac: [0; 6],
             source: AddressSource::Register,

@@ -10,6 +10,9 @@ use crate::usb::Error;
 
 use super::{Completion, Fault, Model, Outcome};
 
+/// Number of bytes of memory that an incomplete command keeps: twice the longest one.
+const MAX_REST: usize = 2 << 20;
+
 /// The result of parsing one command of the stream.
 enum Step {
     /// A command, and the range of its frame.
@@ -190,13 +193,12 @@ impl Model {
 
     /// Executes the commands in a part of the stream; `false` at a loss of sync.
     fn take_stream(&mut self, data: Vec<u8>, ends_short: bool) -> bool {
-        let stream = if self.bulk_out.rest.is_empty() {
-            data
+        let mut stream = std::mem::take(&mut self.bulk_out.rest);
+        if stream.is_empty() {
+            stream = data;
         } else {
-            let mut stream = std::mem::take(&mut self.bulk_out.rest);
             stream.extend_from_slice(&data);
-            stream
-        };
+        }
         let offset = self.bulk_out.offset;
         let mut at = 0;
         while at < stream.len() {
@@ -219,7 +221,10 @@ impl Model {
             self.bulk_out.restart();
         } else {
             self.bulk_out.offset = (offset + at) % crate::frame::tx::ALIGN;
-            self.bulk_out.rest = stream[at..].to_vec();
+            // In place: a command may come in very many transfers.
+            stream.drain(..at);
+            stream.shrink_to(MAX_REST);
+            self.bulk_out.rest = stream;
         }
         true
     }

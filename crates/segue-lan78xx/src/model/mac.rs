@@ -143,6 +143,12 @@ impl Model {
     pub(super) fn send(&mut self, command: &Command, mut frame: Vec<u8>) {
         self.notes.bulk_out_frames += 1;
         self.notes.bulk_out_bytes += frame.len() as u64;
+        // One transfer may have a million short frames, or frames to cut into as many.
+        if self.mac.outgoing.len() >= 2 * MAX_OUTGOING {
+            self.notes.bulk_out_segments += 1;
+            self.notes.wire_full += 1;
+            return;
+        }
         self.notes.csum_frames += u64::from(command.transport_csum || command.mss.is_some());
         self.notes.tags_inserted += u64::from(command.tag != crate::frame::tx::Tag::Keep);
         if command.mss.is_some() {

@@ -1,7 +1,7 @@
 //! The chip's checksum and segmentation engines. They ignore the previous contents of the fields that they fill, and
 //! share no code with segue's engine, so that each can be tested against the other.
 
-use crate::frame::tx::{Command, Tag};
+use crate::frame::tx::{Command, MIN_MSS, Tag};
 
 const ETHERTYPE_V4: u16 = 0x0800;
 const ETHERTYPE_V6: u16 = 0x86dd;
@@ -9,6 +9,8 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 const FIN_PSH: u8 = 0x01 | 0x08;
 const CWR: u8 = 0x80;
+/// Length of the longest packet, bytes: an IPv6 header, and as much as its length field can tell.
+const MAX_PACKET: usize = 40 + 65_535;
 
 /// Offsets of a frame's headers, as found by the chip: one tag, no IPv6 extension headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,7 +134,7 @@ pub(super) fn verify(frame: &[u8], place: &Place) -> (bool, bool) {
 }
 
 /// Executes a command; returns the frames for the wire, without FCS. `None` if it is not possible: segmentation of
-/// something that is not TCP.
+/// something that is not TCP, or that is longer than an IP packet.
 pub(super) fn apply(command: &Command, mut frame: Vec<u8>, vlan_type: u16) -> Option<Vec<Vec<u8>>> {
     let mut frames = match command.mss {
         Some(mss) => segments(&frame, usize::from(mss), vlan_type)?,
@@ -172,9 +174,11 @@ fn segments(frame: &[u8], mss: usize, vlan_type: u16) -> Option<Vec<Vec<u8>>> {
     let place = place(frame, vlan_type).filter(|place| place.protocol == TCP && !place.is_fragment)?;
     let tcp = place.transport;
     let header_end = tcp + usize::from(*frame.get(tcp + 12)? >> 4) * 4;
-    if mss == 0 || header_end < tcp + 20 || frame.len() <= header_end {
+    if mss == 0 || header_end < tcp + 20 || frame.len() <= header_end || frame.len() - place.ip > MAX_PACKET {
         return None;
     }
+    // A size below the least of the chip is raised to it.
+    let mss = mss.max(usize::from(MIN_MSS));
     let id = word(frame, place.ip + 4)?;
     let first = u32::from_be_bytes(frame[tcp + 4..tcp + 8].try_into().ok()?);
     let payload = &frame[header_end..];

@@ -101,7 +101,8 @@ impl Local {
             Clock::System => segue_port::now(),
             Clock::Still(_) => now,
         });
-        wire.write(&mut self.model)
+        while wire.write(&mut self.model)? {}
+        Ok(())
     }
 }
 

@@ -17,6 +17,8 @@ use super::{Exported, Phase, Session};
 
 /// Maximum number of frames read from the cable in one round.
 const BUDGET: usize = 64;
+/// Maximum number of times that as many frames are written to the cable in one round.
+const MOST_BATCHES: usize = 64;
 /// Number of bytes of unread output beyond which a client's input is not read.
 const MAX_OUTPUT: usize = 4 << 20;
 /// Maximum number of connections at a time, one of which can have the device. A new one replaces the oldest of the
@@ -103,12 +105,12 @@ impl Wire {
         Ok(polled == Polled::More && model.takes_more())
     }
 
-    /// Passes frames sent by the model to the port.
+    /// Passes frames sent by the model to the port, 4096 at most. Returns whether it may have more.
     ///
     /// # Errors
     /// The port's error if it has failed.
-    pub fn write(&mut self, model: &mut Model) -> io::Result<()> {
-        loop {
+    pub fn write(&mut self, model: &mut Model) -> io::Result<bool> {
+        for _ in 0..MOST_BATCHES {
             let mut count = 0;
             while count < BUDGET
                 && let Some(frame) = model.transmit()
@@ -127,7 +129,7 @@ impl Wire {
                 }
             }
             if count == 0 {
-                return Ok(());
+                return Ok(false);
             }
             self.port.transmit(&mut self.tx)?;
             // A wire does not wait: frames that the port does not take are lost.
@@ -136,6 +138,7 @@ impl Wire {
             self.tx.sent(left);
             self.tx.recycle(&mut self.rx.pool);
         }
+        Ok(true)
     }
 }
 
@@ -258,21 +261,22 @@ impl Server {
         if let Some(wire) = &mut self.wire {
             more = wire.read(&mut self.model)?;
         }
-        self.settle(segue_port::now())?;
+        more |= self.settle(segue_port::now())?;
         Ok(more)
     }
 
-    /// Advances the model, and passes on its frames and completions.
-    fn settle(&mut self, now: Nanos) -> io::Result<()> {
+    /// Advances the model, and passes on its frames and completions. Returns whether it may have more frames.
+    fn settle(&mut self, now: Nanos) -> io::Result<bool> {
         self.model.advance(now);
-        match &mut self.wire {
+        let more = match &mut self.wire {
             Some(wire) => wire.write(&mut self.model)?,
             None => {
                 while self.model.transmit().is_some() {
                     self.uncabled += 1;
                 }
+                false
             }
-        }
+        };
         if let Some(owner) = self.connections.iter_mut().find(|connection| connection.is_attached()) {
             owner.session.collect(&mut self.model);
         } else {
@@ -291,17 +295,18 @@ impl Server {
         }
         self.connections
             .retain(|Connection { session, .. }| session.phase() != Phase::Over || !session.output().is_empty());
-        Ok(())
+        Ok(more)
     }
 
-    /// Accepts connections. After a failure, for lack of descriptors or memory, none is accepted for a while: the
-    /// listener stays readable, and the client that has the device goes on.
+    /// Accepts connections, not more than there may be at a time, so that clients which connect again and again do not
+    /// hold up the one that has the device. After a failure, for lack of descriptors or memory, none is accepted for a
+    /// while: the listener stays readable, and the client that has the device goes on.
     fn accept(&mut self, now: Nanos) {
         if self.accepts_at.is_some_and(|at| at > now) {
             return;
         }
         self.accepts_at = None;
-        loop {
+        for _ in 0..MAX_SESSIONS {
             match self.listener.accept() {
                 Ok((stream, _)) => {
                     let _ = stream.set_nodelay(true);
@@ -383,6 +388,19 @@ mod tests {
         }
         let before = Nanos(segue_port::now().0.saturating_sub(GREETING_TIMEOUT + 1));
         server.connections.iter_mut().for_each(|connection| connection.since = before);
+    }
+
+    #[test]
+    fn very_many_connections_at_once_do_not_hold_up_a_step() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut server = Server::new(listener, "1-1", Model::new(model::Config::default()), None).unwrap();
+        let clients: Vec<TcpStream> = (0..3 * MAX_SESSIONS).map(|_| TcpStream::connect(address).unwrap()).collect();
+        for step in 0..3 {
+            server.step().unwrap();
+            let first = server.connections[0].stream.peer_addr().unwrap();
+            assert_eq!(first, clients[step * MAX_SESSIONS].local_addr().unwrap(), "step {step}");
+        }
     }
 
     #[test]
