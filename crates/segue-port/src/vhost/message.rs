@@ -364,7 +364,7 @@ impl Assembler {
         loop {
             let mut whole = HEADER_LEN;
             if self.len >= HEADER_LEN {
-                whole += word(&self.bytes, 8) as usize;
+                whole = whole.saturating_add(word(&self.bytes, 8) as usize);
                 if whole > self.bytes.len() || word(&self.bytes, 4) & (VERSION_MASK | REPLY) != VERSION {
                     return Err(Stop::MessageLength);
                 }

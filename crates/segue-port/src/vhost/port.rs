@@ -214,6 +214,17 @@ impl VhostPort {
         self.settle();
     }
 
+    /// Shows the guest the packets that were written before the one at which its port stops: they count as sent.
+    fn show_sent(&mut self) {
+        if let Some(connection) = self.connection.as_mut().filter(|connection| !connection.session.memory.is_lost()) {
+            let ring = &mut connection.session.rings[TO_GUEST];
+            if ring.is_ready() {
+                // A ring that cannot be written is what the port stops for.
+                let _ = ring.show();
+            }
+        }
+    }
+
     /// Returns whether a file of the guest's memory became shorter while it was used.
     fn has_lost_memory(&self) -> bool {
         self.connection.as_ref().is_some_and(|connection| connection.session.memory.is_lost())
@@ -495,7 +506,10 @@ impl Port for VhostPort {
             match self.send(batch) {
                 Ok(sent) => return Ok(sent),
                 // What waits is dropped with its guest, at the next attempt.
-                Err(reason) => self.stop(reason),
+                Err(reason) => {
+                    self.show_sent();
+                    self.stop(reason);
+                }
             }
         }
     }

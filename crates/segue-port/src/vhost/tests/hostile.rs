@@ -55,6 +55,23 @@ fn loops_and_numbers_outside_of_the_table_stop_the_port() {
     bench.assert_stopped(Stop::RingHead);
 }
 
+/// Tests that the guest has each packet that counts as sent, also where the next one stops its port.
+#[test]
+fn what_counts_as_sent_is_shown_to_the_guest_although_the_next_packet_stops_the_port() {
+    let mut bench = Bench::ready(feature::USUAL);
+    for (n, offset) in [(0, 0x50_0000), (1, MEMORY_LEN)] {
+        bench.front.describe(TO_GUEST, n, &at(offset, 2048, WRITE, 0));
+        bench.front.offer(TO_GUEST, n);
+    }
+    for seed in 0..2 {
+        let packet = testing::load_frame(&mut bench.pages, &frame(true, 100, seed, Fill::Good));
+        bench.tx.push(packet, bench.port.limits()).unwrap();
+    }
+    assert_eq!(bench.transmit(), Sent::All);
+    assert_eq!((bench.front.returned(TO_GUEST).len(), bench.port.counters().tx.packets), (1, 1));
+    bench.assert_stopped(Stop::RingAddress);
+}
+
 #[test]
 fn addresses_outside_of_memory_stop_the_port() {
     for (queue, write) in [(FROM_GUEST, 0), (TO_GUEST, WRITE)] {
