@@ -289,9 +289,10 @@ static struct segue_joiner *joiner_new(uint32_t ethernet, uint32_t profile) {
 
 /* Creates the two endpoints of a tunnel: mode, carrier and version in a byte each, then the addresses of the first
  * endpoint and of the other. */
-static void tunnels_new(struct segue_tunnel **into, struct segue_tunnel **out_of, const uint8_t *bytes) {
+static void tunnels_new(struct segue_tunnel **into, struct segue_tunnel **spare, struct segue_tunnel **out_of,
+                        const uint8_t *bytes) {
     struct segue_tunnel_config config;
-    segue_tunnel_free(*into), segue_tunnel_free(*out_of);
+    segue_tunnel_free(*into), segue_tunnel_free(*spare), segue_tunnel_free(*out_of);
     memset(&config, 0, sizeof config);
     config.size = sizeof config;
     config.mode = bytes[0];
@@ -301,10 +302,27 @@ static void tunnels_new(struct segue_tunnel **into, struct segue_tunnel **out_of
     memcpy(config.remote, bytes + 19, 16);
     config.key[0] = 1, config.key[1] = 2;
     *into = segue_tunnel_new(&config);
+    *spare = segue_tunnel_new(&config);
     memcpy(config.local, bytes + 19, 16);
     memcpy(config.remote, bytes + 3, 16);
     *out_of = segue_tunnel_new(&config);
-    check(*into != NULL && *out_of != NULL, "a tunnel");
+    check(*into != NULL && *spare != NULL && *out_of != NULL, "a tunnel");
+}
+
+static uint8_t *taken;
+
+/* Takes the memory of the last packet, and marks that of the first one. */
+static void take(struct segue_out *outs, ptrdiff_t made) {
+    memset(outs[0].base, 0xa5, 64);
+    taken = outs[made - 1].base;
+    outs[made - 1].base = NULL;
+}
+
+/* Gives the memory back, and checks that nothing was written: all packets are, or none. */
+static void give_back(struct segue_out *outs, ptrdiff_t made) {
+    int at;
+    outs[made - 1].base = taken;
+    for (at = 0; at < 64; at++) check(outs[0].base[at] == 0xa5, "nothing is written where one packet has no memory");
 }
 
 static void split(struct segue_splitter *splitter, const uint8_t *unit, uint32_t len) {
@@ -322,6 +340,9 @@ static void split(struct segue_splitter *splitter, const uint8_t *unit, uint32_t
         split_chain(splitter, unit, len, outs, made);
         check(segue_split(splitter, unit, len, outs, (size_t)made - 1, 0) == SEGUE_ERR_ROOM, "no place for a packet");
         check(segue_split(splitter, unit, len, outs, PLACES, ROOM) == SEGUE_ERR_ROOM, "no room for a packet");
+        take(outs, made);
+        check(segue_split(splitter, unit, len, outs, PLACES, 0) == SEGUE_ERR_NULL, "no memory for the last packet");
+        give_back(outs, made);
     }
     outs_free(outs, PLACES), outs_free(again, PLACES);
 }
@@ -329,7 +350,7 @@ static void split(struct segue_splitter *splitter, const uint8_t *unit, uint32_t
 int main(int argc, char **argv) {
     struct segue_splitter *splitter = segue_splitter_new(10, 1);
     struct segue_joiner *joiner = joiner_new(0, 0);
-    struct segue_tunnel *into = NULL, *out_of = NULL;
+    struct segue_tunnel *into = NULL, *spare = NULL, *out_of = NULL;
     uint8_t *bytes;
     uint32_t len;
     if (argc != 3 || !(cases = fopen(argv[1], "rb")) || !(results = fopen(argv[2], "wb"))) return 2;
@@ -356,11 +377,19 @@ int main(int argc, char **argv) {
             is_strict = bytes[1] == 0;
             check(joiner != NULL, "a joiner");
             break;
-        case 'T': tunnels_new(&into, &out_of, bytes); break;
+        case 'T': tunnels_new(&into, &spare, &out_of, bytes); break;
         case 't': /* through the tunnel */
             outs = outs_new(64, 4096), inside = outs_new(1, 4096);
             count = segue_encap(into, bytes, len, outs, 64);
             put_outs(outs, count);
+            if (count > 0) {
+                struct segue_out *again = outs_new(64, 4096);
+                take(again, count);
+                /* Another tunnel: packets have numbers. */
+                check(segue_encap(spare, bytes, len, again, 64) == SEGUE_ERR_NULL, "no memory for the last packet");
+                give_back(again, count);
+                outs_free(again, 64);
+            }
             for (at = 0; at < count; at++) {
                 put_outs(inside, segue_decap(out_of, outs[at].base, outs[at].len, inside));
             }
@@ -375,6 +404,7 @@ int main(int argc, char **argv) {
         }
         free(bytes);
     }
-    segue_splitter_free(splitter), segue_joiner_free(joiner), segue_tunnel_free(into), segue_tunnel_free(out_of);
+    segue_splitter_free(splitter), segue_joiner_free(joiner);
+    segue_tunnel_free(into), segue_tunnel_free(spare), segue_tunnel_free(out_of);
     return fclose(results) == 0 && fclose(cases) == 0 ? 0 : 9;
 }

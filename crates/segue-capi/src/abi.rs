@@ -321,7 +321,9 @@ unsafe fn place(packets: Packets<'_>, outs: &mut [SegueOut], offset: usize) -> R
         return Err(ROOM);
     }
     for (packet, out) in packets.iter().zip(&*outs) {
-        if out.room.checked_sub(offset).is_none_or(|room| room < packet.len()) {
+        // SAFETY: the caller's promise: each has its own memory.
+        let room = unsafe { many_mut(out.base, out.room)? }.len().checked_sub(offset);
+        if room.is_none_or(|room| room < packet.len()) {
             return Err(ROOM);
         }
     }
@@ -597,8 +599,15 @@ pub unsafe extern "C" fn segue_decap(
 /// Writes frames to the caller's memory, all or none.
 fn write(frames: &Frames, outs: &mut [SegueOut]) -> Result<usize, isize> {
     let list = frames.frames();
-    if list.len() > outs.len() || list.iter().zip(&*outs).any(|(frame, out)| frames.bytes(frame).len() > out.room) {
+    if list.len() > outs.len() {
         return Err(ROOM);
+    }
+    for (frame, out) in list.iter().zip(&*outs) {
+        // SAFETY: the caller of the functions above promised it: each has its own memory.
+        let room = unsafe { many_mut(out.base, out.room)? };
+        if room.len() < frames.bytes(frame).len() {
+            return Err(ROOM);
+        }
     }
     for (frame, out) in list.iter().zip(outs) {
         let bytes = frames.bytes(frame);
