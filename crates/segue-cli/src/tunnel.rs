@@ -16,7 +16,7 @@ use segue_service::diagnose::{self, Purpose};
 use segue_service::tunnel::daemon::free;
 use segue_service::tunnel::group::{self, Group};
 use segue_service::tunnel::plan::Plan;
-use segue_service::tunnel::{show, start};
+use segue_service::tunnel::{show, start, traces};
 
 use crate::args::Tunnel;
 use crate::out::Out;
@@ -39,6 +39,11 @@ pub(crate) fn run(args: &Tunnel, out: &Out) -> Result<(), Error> {
     }
     if let Some(path) = &args.trace {
         check_trace(path, args.force || args.supervised.is_some(), out)?;
+        if args.supervised.is_some() && !args.check {
+            traces::keep(path).unwrap_or_else(|error| {
+                out.warn(&format!("warning: {} is overwritten, since it cannot be renamed: {error}", path.display()));
+            });
+        }
     }
     let mut netlink = Netlink::open().map_err(|error| {
         Error::system("cannot ask the kernel for routes", &error, "segue doctor")
@@ -68,14 +73,13 @@ fn plans(parsed: &[Parsed], args: &Tunnel) -> Result<Vec<Plan>, Error> {
 }
 
 /// Refuses to overwrite a capture file that is not empty, and to write a capture to the stream of other output. An
-/// instance of `segue run` overwrites its own.
+/// instance of `segue run` keeps its own ([`traces::keep`]).
 fn check_trace(path: &Path, may_overwrite: bool, out: &Out) -> Result<(), Error> {
     if path == Path::new("-") && out.json {
         return Err(Error::new(Kind::Conflict, "`--trace -` does not go with `-j`", "--trace FILE.pcap")
             .why("both write to stdout"));
     }
-    let is_full = std::fs::metadata(path).is_ok_and(|data| data.is_file() && data.len() > 0);
-    if is_full && !may_overwrite {
+    if traces::is_full(path) && !may_overwrite {
         let name = path.display();
         return Err(Error::new(Kind::InUse, format!("{name} exists"), "another name, or -f to overwrite it")
             .why("the capture would replace what is in it"));

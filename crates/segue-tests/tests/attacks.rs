@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use segue_lab::Family::{V4, V6};
 use segue_lab::{Host, LinkForm, Peer, Process};
 use segue_tests::capture::{self, Directory};
+use segue_tests::faults::{Fault, Service};
 use segue_tests::flood::Stations;
 use segue_tests::routed::{Routed, address, ip};
 use segue_tests::traffic::{self, Place};
@@ -525,6 +526,25 @@ fn a_trace_is_for_its_owner() {
     let _tunnel = Tunnel::start(&ground.a, &ground.program, &[&TRACED.words(Peer::A, 1)[..], &trace].concat());
     let mode = fs::metadata(&path).expect("a trace").permissions().mode();
     assert_eq!(mode & 0o077, 0, "{mode:o}");
+}
+
+#[test]
+fn a_service_keeps_the_trace_of_an_instance_that_it_starts_again() {
+    let directory = Directory::new();
+    let path = directory.file("sg1.pcap");
+    let keys = format!("trace = \"{}\"", path.display());
+    let Some((service, ())) = Service::with_keys(test_name!(), (1, &keys), "", &[], |_| ()) else { return };
+    assert!(service.passes(1, PATIENCE), "no packet passes");
+    // More than the header of a capture file.
+    let traced = until("nothing is traced", || fs::read(&path).ok().filter(|bytes| bytes.len() > 100));
+    service.fault(1, Fault::Worker(libc::SIGKILL));
+    let files = fs::read_dir(directory.path()).expect("a folder").flatten().map(|file| file.path());
+    let kept: Vec<_> = files.filter(|file| fs::read(file).is_ok_and(|bytes| bytes.starts_with(&traced))).collect();
+    assert_eq!(kept, [directory.file("sg1.1.pcap")]);
+    for file in [&path, &kept[0]] {
+        let mode = fs::metadata(file).expect("a trace").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{}: {mode:o}", file.display());
+    }
 }
 
 #[test]

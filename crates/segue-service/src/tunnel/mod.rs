@@ -10,3 +10,4 @@ mod queues;
 pub mod resolve;
 pub mod show;
 pub mod start;
+pub mod traces;
