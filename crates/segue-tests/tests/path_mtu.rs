@@ -199,6 +199,11 @@ fn senders_in_vxlan_learn_the_path_mtu() {
 }
 
 #[test]
+fn senders_in_geneve_learn_the_path_mtu() {
+    recovers(test_name!(), V4, "mode geneve id 1 df set", PLAIN);
+}
+
+#[test]
 fn senders_in_a_tunnel_with_an_mtu_that_never_fitted_are_told_the_one_that_does() {
     recovers(test_name!(), V4, "mode gre encap gue mtu 4000", Case { whole: true, ..PLAIN });
 }

@@ -5,7 +5,9 @@ use segue::time::Nanos;
 use segue_datapath::nat::{Done, Nat, Protocol, Refusal};
 use segue_testkit::build::{self, L4, Udp};
 
-use super::{CLIENT, Endpoint, OUTSIDE, SECOND, SERVER, Talk, echo, error, into, ip, judge, load, nat, out, tcp, udp};
+use super::{
+    CLIENT, Endpoint, OUTSIDE, SECOND, SERVER, Talk, echo, error, into, into_bytes, ip, judge, load, nat, out, tcp, udp,
+};
 
 const STRANGER: Endpoint = ([198, 19, 7, 7], 9999);
 
@@ -284,6 +286,29 @@ fn errors_about_packets_with_options_and_wrong_checksums_are_translated() {
         }
         let came = into(&mut nat, &error(router, OUTSIDE, 11, &left, 200), 0).unwrap();
         assert_eq!(came, error(router, CLIENT.0, 11, &quoted, 200).bytes());
+    }
+}
+
+/// Tests that wrong checksums of an error, and of the IP header that it quotes, are updated and not corrected: they are
+/// wrong by as much as before (RFC 5508, REQ-3).
+#[test]
+fn wrong_checksums_of_errors_and_of_quoted_headers_stay_wrong() {
+    let router = [203, 0, 113, 1];
+    let mut nat = nat(|config| config.ports = (40_000, 60_000));
+    let sent = udp(CLIENT, SERVER, 100);
+    let left = out(&mut nat, &sent, 0).unwrap();
+    // Adds to a field, in the arithmetic of checksums.
+    let spoil = |bytes: &mut [u8], at: usize| {
+        let sum = u32::from(u16::from_be_bytes([bytes[at], bytes[at + 1]])) + 0x1234;
+        bytes[at..at + 2].copy_from_slice(&((sum & 0xffff) as u16 + (sum >> 16) as u16).to_be_bytes());
+    };
+    // Of the message, and of the quoted header.
+    for at in [22, 38] {
+        let mut wrong = error(router, OUTSIDE, 11, &left, 200).bytes();
+        let mut expected = error(router, CLIENT.0, 11, &sent.bytes(), 200).bytes();
+        spoil(&mut wrong, at);
+        spoil(&mut expected, at);
+        assert_eq!(into_bytes(&mut nat, &wrong, 0), Ok(expected), "{at}");
     }
 }
 

@@ -162,29 +162,30 @@ fn a_connection_goes_out_and_its_answers_come_back() {
 #[test]
 fn mapping_is_endpoint_independent_and_outside_ports_are_exclusive() {
     let mut nat = nat(|_| ());
-    let other = ([198, 18, 0, 2], CLIENT.1);
+    let (other, stranger) = (([198, 18, 0, 2], CLIENT.1), ([203, 0, 113, 7], 9));
     let port = |bytes: &[u8]| judge(bytes).transport.unwrap().ports.0;
-    let mut seen = Vec::new();
-    for from in [CLIENT, other] {
-        let ports: Vec<u16> = [SERVER, ([198, 19, 0, 2], 80), ([198, 19, 0, 2], 81)]
-            .map(|to| port(&out(&mut nat, &udp(from, to, 5), 0).unwrap()))
-            .to_vec();
-        assert!(ports.iter().all(|port| *port == ports[0]));
-        seen.push(ports[0]);
-    }
-    assert!(seen[0] == CLIENT.1 && seen[1] != CLIENT.1 && seen[1] >= 1024);
     // TCP has ports of its own.
-    assert_eq!(port(&out(&mut nat, &tcp(other, SERVER, 2, 0), 0).unwrap()), CLIENT.1);
+    let kinds: [fn(Endpoint, Endpoint) -> build::Packet; 2] =
+        [|from, to| udp(from, to, 5), |from, to| tcp(from, to, 2, 0)];
+    for packet in kinds {
+        let mut seen = Vec::new();
+        for from in [CLIENT, other] {
+            let ports = [SERVER, ([198, 19, 0, 2], 80), ([198, 19, 0, 2], 81)]
+                .map(|to| port(&out(&mut nat, &packet(from, to), 0).unwrap()));
+            assert!(ports.iter().all(|port| *port == ports[0]));
+            seen.push(ports[0]);
+        }
+        assert!(seen[0] == CLIENT.1 && seen[1] != CLIENT.1 && seen[1] >= 1024);
+        // Any host may use the port of a mapping, but no other port.
+        assert!(into(&mut nat, &packet(stranger, (OUTSIDE, seen[1])), 0).is_ok());
+        let unknown = into(&mut nat, &packet(stranger, (OUTSIDE, seen[1] ^ 1)), 0);
+        assert_eq!(unknown, Err(Refusal::NoMapping));
+    }
     // So have queries, by their identifier (RFC 5508, REQ-1 a).
     let id = |bytes: &[u8]| u16::from_be_bytes([bytes[24], bytes[25]]);
     let ids = [(CLIENT.0, SERVER.0), (CLIENT.0, [198, 19, 0, 2]), (other.0, SERVER.0)]
         .map(|(from, to)| id(&out(&mut nat, &echo(from, to, 8, 77), 0).unwrap()));
     assert!(ids[0] == ids[1] && ids[0] != ids[2], "{ids:?}");
-    // Any host may use the port of a mapping, but no other port.
-    let stranger = ([203, 0, 113, 7], 9);
-    assert!(into(&mut nat, &udp(stranger, (OUTSIDE, seen[1]), 5), 0).is_ok());
-    let unknown = into(&mut nat, &udp(stranger, (OUTSIDE, seen[1] ^ 1), 5), 0);
-    assert_eq!(unknown, Err(Refusal::NoMapping));
 }
 
 #[test]
@@ -289,6 +290,14 @@ fn errors_are_translated_with_the_packet_that_they_quote() {
             let came = into(&mut nat, &error(router, OUTSIDE, 11, &left, len), 0).unwrap();
             judge(&came);
             assert_eq!(came, error(router, CLIENT.0, 11, &sent.bytes(), len).bytes());
+            // Another one reports the MTU of a link (RFC 5508, section 7.1.2).
+            let too_long = |to: [u8; 4], quoted: &[u8]| build::Packet {
+                ip: ip(router, to),
+                l4: L4::Icmp(3, 4, [0, 0, 5, 0x78]),
+                data: quoted[..quoted.len().min(len)].to_vec(),
+            };
+            let came = into(&mut nat, &too_long(OUTSIDE, &left), 0).unwrap();
+            assert_eq!(came, too_long(CLIENT.0, &sent.bytes()).bytes());
         }
         // The host inside reports an error about a delivered packet; so does a router inside, whose address is not
         // shown.

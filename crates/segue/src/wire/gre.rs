@@ -135,9 +135,11 @@ mod tests {
 
     #[test]
     fn routing_and_other_versions_are_refused() {
-        assert_eq!(Gre::parse(&[0x40, 0, 8, 0, 0, 0, 0, 0]), None);
-        assert_eq!(Gre::parse(&[0x00, 1, 8, 0]), None);
-        assert_eq!(Gre::parse(&[0x00, 0x80, 8, 0]), None);
+        // Routing, strict source route, recursion control, other flags, versions (RFC 1701; RFC 2784, section 2.3).
+        for bit in (0..16).map(|bit| 1_u16 << bit).filter(|bit| bit & SUPPORTED_FLAGS == 0) {
+            let [high, low] = bit.to_be_bytes();
+            assert_eq!(Gre::parse(&[high, low, 8, 0, 0, 0, 0, 0]), None, "{bit:#06x}");
+        }
     }
 
     #[test]

@@ -55,9 +55,13 @@ fn a_line_without_an_end_ends_its_process() {
     let mut lines = instance("for n in 1 2 3; do echo '{\"event\":\"x\"}'; done; printf '{'; exit 3");
     let (said, error) = end(&mut lines);
     assert_eq!((said, error.message.as_str()), (3, "sg0 has ended (exit status: 3)"));
-    let mut endless = instance("while :; do printf '%01000d' 0; done");
-    let (said, error) = end(&mut endless);
-    assert_eq!((said, error.message.as_str()), (0, "sg0 does not answer as an instance does"));
+    let mut within = instance("printf '%060000d\\n' 0 | tr 0 x; exit 3");
+    let (said, error) = end(&mut within);
+    assert_eq!((said, error.message.as_str()), (0, "sg0 has ended (exit status: 3)"));
+    for script in ["while :; do printf '%01000d' 0; done", "printf '%0300000d' 0 | tr 0 x; sleep 5; exit 3"] {
+        let (said, error) = end(&mut instance(script));
+        assert_eq!((said, error.message.as_str()), (0, "sg0 does not answer as an instance does"), "{script}");
+    }
 }
 
 #[test]
