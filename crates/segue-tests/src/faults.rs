@@ -31,6 +31,8 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 const ADDRESSES: u64 = 16 << 30;
 /// Time within which packets pass through an instance that is well.
 const SOON: Duration = Duration::from_millis(100);
+/// Time for which a new process may say that it is well before packets pass: five times what it may take.
+const WELL_SOON: Duration = Duration::from_secs(5);
 
 /// Two hosts with a service each. Tunnel `net` of either is an instance of its own.
 #[derive(Debug)]
@@ -319,7 +321,16 @@ impl Service {
             }
             thread::sleep(Duration::from_millis(5));
         }
-        assert!(passes(PATIENCE), "{fault:?} {name}: {}", tail(&self.near));
+        let mut well_since = None;
+        while !passes(SOON) {
+            assert!(begin.elapsed() < PATIENCE, "{fault:?} {name}: {}", tail(&self.near));
+            // The new process may answer before its first packet passes; what it says then is not said for long.
+            let is_well =
+                self.stat(name).is_some_and(|stat| stat["pid"] != 0 && stat["health"] == Value::Array(Vec::new()));
+            well_since = if is_well { well_since.or_else(|| Some(Instant::now())) } else { None };
+            let is_short = well_since.is_none_or(|since: Instant| since.elapsed() < WELL_SOON);
+            assert!(is_short, "{fault:?} {name}: well, and no packet passes: {}", tail(&self.near));
+        }
         let took = begin.elapsed();
         if let Some(stopped) = stopped {
             let now = self.patient_pid(name).map(|now| (now, parent(now)));
