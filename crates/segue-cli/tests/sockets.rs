@@ -188,7 +188,10 @@ fn a_service_that_does_not_answer_is_an_error_of_an_upgrade_and_holds_up_no_othe
 
 #[test]
 fn a_service_reloads_its_own_instance_while_another_one_has_the_same_name() {
-    let script = "mount -t tmpfs -o mode=755 none /run; mount -t tmpfs none /tmp; unset SEGUE_RUNTIME_DIR; cd /run
+    // The program may be in one of the folders that are hidden.
+    let script = "exec 9< $SEGUE; mount -t tmpfs -o mode=755 none /run; touch /run/program
+mount -c --bind /proc/self/fd/9 /run/program; SEGUE=/run/program; exec 9<&-
+mount -t tmpfs none /tmp; unset SEGUE_RUNTIME_DIR; cd /run
 export XDG_RUNTIME_DIR=/run/user; mkdir $XDG_RUNTIME_DIR
 file() { printf '[[tunnel]]\\ndev = \"sg0\"\\nlocal = \"198.18.0.1\"\\nremote = \"198.18.0.2\"\\nencap = \"gue\"\\n'; }
 file > near.toml; $SEGUE run -c near.toml > said 2>&1 & service=$!
