@@ -534,9 +534,11 @@ fn a_service_keeps_the_trace_of_an_instance_that_it_starts_again() {
     let path = directory.file("sg1.pcap");
     let keys = format!("trace = \"{}\"", path.display());
     let Some((service, ())) = Service::with_keys(test_name!(), (1, &keys), "", &[], |_| ()) else { return };
-    assert!(service.passes(1, PATIENCE), "no packet passes");
-    // More than the header of a capture file.
-    let traced = until("nothing is traced", || fs::read(&path).ok().filter(|bytes| bytes.len() > 100));
+    // More than the header of a capture file, also where it is written in parts of some kilobytes.
+    let traced = until("nothing is traced", || {
+        assert!(service.passes(1, PATIENCE), "no packet passes");
+        fs::read(&path).ok().filter(|bytes| bytes.len() > 100)
+    });
     service.fault(1, Fault::Worker(libc::SIGKILL));
     let files = fs::read_dir(directory.path()).expect("a folder").flatten().map(|file| file.path());
     let kept: Vec<_> = files.filter(|file| fs::read(file).is_ok_and(|bytes| bytes.starts_with(&traced))).collect();
