@@ -31,7 +31,7 @@ segue::reasons! {
         TooBig = "route_too_big": "The packet, or a segment of it, exceeds the next-hop MTU and must not be fragmented.",
         NoNeighbour = "route_no_neighbour": "The link address of the next hop could not be resolved.",
         NoRoom = "route_no_room": "The buffer has no room for the new link header.",
-        Blocked = "route_blocked": "The port takes no packets at the moment, and the packet came in by the same one.",
+        Blocked = "route_blocked": "The port takes no packets at the moment, and the packet is none that it holds back at the other port.",
     }
 }
 
