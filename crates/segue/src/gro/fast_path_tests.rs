@@ -1,9 +1,10 @@
 //! Tests that packets of known forms take the fast path, which is invisible in their output: the slow path gives the
 //! same.
 
+mod acks;
+
 use core::slice;
 
-use segue_testkit::Rng;
 use segue_testkit::build::{self, Ethernet, Ip, L4, Packet as Built, Tcp, Udp, V4, V6};
 
 use super::form::{FormId, Forms};
@@ -11,7 +12,6 @@ use super::key::{FlowKey, Hasher, L3};
 use super::ready::Ready;
 use super::rules::Masks;
 use super::table::{FrameMatch, Lookup};
-use super::tunnel_shapes::image;
 use super::*;
 use crate::gso::MIN_TCP_SIZE;
 use crate::hash::Key;
@@ -591,40 +591,6 @@ fn a_lost_segment_is_a_gap_although_the_identification_jumps_too() {
             assert_eq!(push(&mut gro, shape.start(), state, &frames).0, 0, "{shape:?} {before} {state:?}");
             assert_eq!(gro.stats.mismatches.of(Mismatch::Sequence), 1, "{shape:?} {before} {state:?}");
         }
-    }
-}
-
-/// Tests that data, FIN and acknowledgments of a flow in any order, with right and wrong checksums, leave alike on both
-/// paths where acknowledgments are swallowed: what ends a connection ends what is known of its acknowledgments.
-#[test]
-fn the_end_of_a_connection_ends_what_is_known_of_its_acknowledgments_on_both_paths() {
-    let shapes: Vec<Shape> = shapes().filter(|shape| shape.is_tcp).collect();
-    let mut rng = Rng::new(1);
-    for round in 0..4000 {
-        let (shape, csum) = (shapes[rng.below(shapes.len())], [Csum::Unknown, Csum::Verified][rng.below(2)]);
-        let mut seq = 0;
-        let mut frame = |number| {
-            let (flags, ack) = ([0x10, 0x10, 0x11, 0x18][rng.below(4)], 1 + rng.below(4) as u32);
-            let payload = [0, 0, SIZE][rng.below(3)];
-            let mut bytes = shape.frame(number, csum, |plan| {
-                plan.len = payload;
-                tcp(plan, |tcp| (tcp.flags, tcp.ack, tcp.seq) = (flags, ack, seq));
-            });
-            seq += payload as u32;
-            if rng.chance(200) {
-                *bytes.last_mut().unwrap() ^= 1;
-            }
-            bytes
-        };
-        let frames: Vec<_> = (0..8).map(&mut frame).collect();
-        let config = Config { profile: Profile::Lro, acks: true, ..Config::default() };
-        let [fast, slow] = [Gro::new(config), Gro::slow_path_only(config)].map(|mut gro| {
-            push(&mut gro, shape.start(), csum, &frames);
-            gro.flush();
-            let left: Vec<_> = core::iter::from_fn(|| gro.pop()).map(|packet| image(&packet)).collect();
-            (left, format!("{:?}", gro.stats()))
-        });
-        assert_eq!(fast, slow, "{round}: {shape:?} {csum:?}");
     }
 }
 

@@ -136,6 +136,8 @@ fn the_key_is_that_of_the_flow_and_of_nothing_else() {
     assert_ne!(of(outer(Some(1), 0), Start::Ip), of(outer(Some(2), 0), Start::Ip));
     assert_ne!(of(outer(Some(1), 0), Start::Ip), of(outer(None, 0), Start::Ip));
     assert_eq!(of(b"E".to_vec(), Start::Ip), Err(RefusalReason::Malformed));
+    let key = of(inner(1, 2), Start::Ip).unwrap();
+    assert_eq!(format!("{key:?}"), format!("FlowKey({:02x?})", key.bytes()));
 }
 
 /// Tests that neither of two keys is that of the other's packet if one is the beginning of the other: here of a

@@ -10,8 +10,7 @@ use crate::wire::write_u16;
 
 /// Appends `frame`, which owes the checksum of its transport header and is not longer than the MTU, to `arena`, without
 /// parsing it into a packet. The bytes and the checksum state are those that [`split()`](super::split()) gives that
-/// packet. Returns the layout of the segment's headers, in which a TCP header has no options: those belong to the
-/// segment's payload, which is the rest of the frame.
+/// packet. Returns the layout of the segment's headers, with the options of a TCP header.
 ///
 /// `None` stands for a frame that has to be parsed, and leaves the arena unchanged: any other than TCP or UDP over one
 /// IP header without options or extension headers, with exact length fields.

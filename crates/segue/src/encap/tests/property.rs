@@ -433,6 +433,49 @@ fn fragments_have_the_source_of_their_flow() {
     }
 }
 
+/// Tests what tells the packets of fragments apart: over IPv4 the protocol too (RFC 791, section 2.3); that fragments
+/// whose first one has not come, and those of protocols without ports, have their addresses alone; and that ports are
+/// found behind as many bytes of extension headers as the parser follows.
+#[test]
+fn fragments_are_told_by_their_protocol_and_have_ports_only_where_the_first_one_has() {
+    let v4 = |protocol: u8, word: u16, body: &[u8]| {
+        let mut bytes = hex("4500001e0007000040000000c6120101c6120102");
+        bytes[9] = protocol;
+        put(&mut bytes, 6, word);
+        let field = !naive_sum(&bytes);
+        put(&mut bytes, 10, field);
+        [&bytes, body].concat()
+    };
+    let config = Config { slots: SourcePorts::Slots(u16::MAX), seed: [7; 16], ..sender(Mode::Ip, Carrier::Fou) };
+    let mut tunnel = Encapsulator::new(config).unwrap();
+    let mut source = |bytes: &[u8]| {
+        let mut packet = load(bytes);
+        tunnel.push(&mut packet).unwrap();
+        let bytes = bytes_of(&packet);
+        (packet.outer.unwrap().slot, u16::from_be_bytes([bytes[20], bytes[21]]))
+    };
+    let (datagram, later) = (hex("03e807d0000afd90 6869"), hex("0123456789abcdef 6869"));
+    let udp = source(&v4(17, 0x2000, &datagram));
+    assert_eq!(source(&v4(17, 2, &later)), udp);
+    // One of TCP with the same identification is another packet's, whose first fragment has not come.
+    let tcp = source(&v4(6, 2, &later));
+    assert_ne!(tcp, udp);
+    assert_eq!(source(&v4(6, 2, &hex("fedcba9876543210 6869"))), tcp, "other bytes are no other ports");
+    // A first fragment of ICMP has the source of a whole message.
+    let echo = hex("0800f7ff00010000 6869");
+    assert_eq!(source(&v4(1, 0x2000, &echo)), source(&v4(1, 0, &echo)));
+    // 96 bytes of hop-by-hop options and a fragment header.
+    let v6 = |next: u8, extensions: &[u8]| {
+        let mut bytes = hex("6000000000000040");
+        (bytes[5], bytes[6]) = ((extensions.len() + datagram.len()) as u8, next);
+        [&bytes[..], &[0x20; 16], &[0x21; 16], extensions, &datagram[..]].concat()
+    };
+    let mut long = vec![44, 11];
+    long.resize(96, 0);
+    long.extend([17, 0, 0, 1, 0, 0, 0, 9]);
+    assert_eq!(source(&v6(0, &long)), source(&v6(17, &[])));
+}
+
 const UDP: &str = "4500001e000040004011aca7c6120101c6120102 03e807d0000afd90 6869";
 
 /// Tests that the socket is chosen by the lower half of the flow hash, and the source port by the upper one among all
