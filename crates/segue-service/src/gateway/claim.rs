@@ -1,9 +1,10 @@
 //! The claim of a gateway to its two interfaces: a second gateway between them would forward every frame again.
 //!
 //! The claim is a local socket whose name is derived from both interfaces. Any user may bind such a name, or keep the
-//! socket of another user busy. So a claim counts only where its owner is known and able to run a gateway between
-//! these interfaces. Where another user has the name, the claim gets a name beside it that cannot be predicted, and
-//! later gateways check those names as well.
+//! socket of another user busy. So a claim counts only where its owner, as the kernel lists it, is able to run a
+//! gateway between these interfaces. Where another user has the name, the claim gets a name beside it that cannot be
+//! predicted, and later gateways check those names as well. Where the kernel does not list the owners of sockets, the
+//! sockets are connected to, which tells less.
 
 use std::collections::BTreeSet;
 use std::collections::hash_map::RandomState;
@@ -17,6 +18,7 @@ use std::thread;
 use std::time::Duration;
 
 use segue_control::error::{Error, Kind};
+use segue_host::netlink::sockets;
 use segue_host::{peer, sys};
 
 /// Largest number of repeated connections to sockets with a full queue, over all of them.
@@ -66,24 +68,33 @@ type NamedInterface<'a> = (&'a str, u32);
 /// listens before it looks.
 fn take(ends: [NamedInterface<'_>; 2]) -> Result<UnixListener, Refused> {
     let name = name(ends.map(|(_, index)| index));
-    let mut patience = QUESTIONS;
     let mut own = name.clone();
     let socket = match bind(&own) {
         Err(error) if error.kind() == ErrorKind::AddrInUse => {
-            is_free(&name, ends, &mut patience)?;
             own = format!("{name}-{:016x}", RandomState::new().build_hasher().finish());
             bind(&own)
         }
         bound => bound,
     };
     let socket = socket.map_err(Refused::Socket)?;
+    match sockets::listeners(&name, &own).unwrap_or(None) {
+        Some(users) => {
+            let text = packet_sockets();
+            if users.into_iter().any(|uid| is_able(uid, &text, ends)) { Err(Refused::Gateway) } else { Ok(socket) }
+        }
+        None => query_holders(name, &own, ends).map(|()| socket),
+    }
+}
+
+/// Checks by connections that no gateway has the socket `name` or one beside it, where the kernel lists no owners.
+fn query_holders(name: String, own: &str, ends: [NamedInterface<'_>; 2]) -> Result<(), Refused> {
+    let mut patience = QUESTIONS;
     // Names are any bytes. Without /proc only the name itself is checked.
     let text = fs::read("/proc/thread-self/net/unix").unwrap_or_default();
     let mut others = claims(&String::from_utf8_lossy(&text), &name);
     others.insert(name);
-    others.remove(&own);
-    others.iter().try_for_each(|other| is_free(other, ends, &mut patience))?;
-    Ok(socket)
+    others.remove(own);
+    others.iter().try_for_each(|other| is_free(other, ends, &mut patience))
 }
 
 fn name([one, other]: [u32; 2]) -> String {
@@ -132,23 +143,30 @@ fn holder(name: &str, patience: &mut u32) -> Holder {
 /// Checks that no gateway has the socket `name`. A full queue proves nothing, since any user can fill that of a
 /// gateway: then the pair is free only where neither interface is in use.
 fn is_free(name: &str, ends: [NamedInterface<'_>; 2], patience: &mut u32) -> Result<(), Refused> {
-    let sockets = || fs::read_to_string("/proc/thread-self/net/packet").unwrap_or_default();
-    let indexes = ends.map(|(_, index)| index);
-    let folder = Path::new(INTERFACES);
     match holder(name, patience) {
-        Holder::User(uid) if uid == 0 || uid == sys::euid() => Err(Refused::Gateway),
-        Holder::User(uid) if has_socket(&sockets(), Some(uid), indexes) => Err(Refused::Gateway),
-        // A gateway between two TAPs has no packet socket.
-        Holder::User(uid) if ends.iter().any(|end| tap_owner(folder, *end) == Some(uid.into())) => {
-            Err(Refused::Gateway)
-        }
+        Holder::User(uid) if is_able(uid, &packet_sockets(), ends) => Err(Refused::Gateway),
         Holder::User(_) | Holder::Free => Ok(()),
         Holder::Unknown => {
-            let is_used =
-                has_socket(&sockets(), None, indexes) || ends.iter().any(|end| tap_owner(folder, *end).is_some());
+            let is_used = has_socket(&packet_sockets(), None, ends.map(|(_, index)| index))
+                || ends.iter().any(|end| tap_owner(Path::new(INTERFACES), *end).is_some());
             if is_used { Err(Refused::Busy(name.to_owned())) } else { Ok(()) }
         }
     }
+}
+
+/// Returns whether processes of a user may run a gateway between the interfaces: root's and this user's, those that
+/// have a packet socket on one of them, by the kernel's list `text`, and those of the owner of a TAP, since a gateway
+/// between two TAPs has no packet socket.
+fn is_able(uid: u32, text: &str, ends: [NamedInterface<'_>; 2]) -> bool {
+    uid == 0
+        || uid == sys::euid()
+        || has_socket(text, Some(uid), ends.map(|(_, index)| index))
+        || ends.iter().any(|end| tap_owner(Path::new(INTERFACES), *end) == Some(uid.into()))
+}
+
+/// Returns the kernel's list of packet sockets.
+fn packet_sockets() -> String {
+    fs::read_to_string("/proc/thread-self/net/packet").unwrap_or_default()
 }
 
 /// Returns whether the user, or any user for `None`, has a packet socket on one of the interfaces, by
@@ -216,7 +234,21 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_is_ignored_only_between_unused_interfaces() {
+    fn without_the_kernels_list_of_owners_sockets_are_asked() {
+        let [a, b, c] = unused(3);
+        let [name, other] = [b, c].map(|end| name([a.1, end.1]));
+        let query = |name: &str, own: &str| query_holders(name.to_owned(), own, [a, b]);
+        assert!(query(&name, &name).is_ok());
+        let _first = bind(&format!("{name}-00ff")).unwrap();
+        assert!(matches!(query(&name, &name), Err(Refused::Gateway)));
+        assert!(query(&name, &format!("{name}-00ff")).is_ok(), "it is this one's own");
+        let _second = bind(&other).unwrap();
+        assert!(query(&other, &other).is_ok());
+        assert!(matches!(query(&other, "another"), Err(Refused::Gateway)));
+    }
+
+    #[test]
+    fn a_full_queue_hides_no_gateway_and_without_the_kernels_list_only_one_between_unused_interfaces() {
         let [a, b, _] = unused(2);
         let name = name([a.1, b.1]);
         let full = bind(&name).unwrap();
@@ -233,6 +265,7 @@ mod tests {
         assert_eq!(holder(&name, &mut 1), Holder::Unknown);
         // No process can have a packet socket on these.
         assert!(is_free(&name, [a, b], &mut 0).is_ok());
+        assert!(is_gateway(take([b, a])), "the kernel lists whose it is");
         while full.accept().is_ok() {}
         assert_eq!(holder(&name, &mut 1), Holder::User(sys::euid()));
     }
