@@ -59,8 +59,9 @@ fn is_journal() -> bool {
     own.is_ok_and(|data| stream == Identity::from(&data).to_string())
 }
 
-/// Writes to stderr, ignoring errors such as a closed stderr.
+/// Writes to stderr, ignoring errors such as a closed stderr; a long-running command does not wait for its reader.
 pub(crate) fn to_stderr(text: &str) {
+    let Some(text) = segue_host::stderr::admit(text) else { return };
     let mut stderr = AutoStream::auto(io::stderr());
     let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
 }

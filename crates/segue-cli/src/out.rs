@@ -79,6 +79,7 @@ impl Out {
 
     /// Returns the output settings of a command that continues when stdout is closed.
     pub(crate) fn unattended(&self) -> Arc<dyn Report> {
+        segue_host::stderr::never_wait();
         Arc::new(Out { on_closed: OnClosed::Ignore, ..*self })
     }
 

@@ -7,6 +7,7 @@
 //! - [`error_queue`] reads the ICMP errors about datagrams that a socket has sent;
 //! - [`mod@file`] replaces a file in one step, and removes one only if no other has taken its name;
 //! - [`signals`] turns the signals of a long-running process into events of its loop;
+//! - [`stderr`] tells whether a message can be written without a wait for its reader;
 //! - [`names`] asks the resolver for the addresses of several names at a time;
 //! - [`process`] and [`memory`] are what a supervisor needs: changes of a child, numbers shared with it, and rights to
 //!   give up;
@@ -54,4 +55,5 @@ pub mod prefix;
 pub mod process;
 pub mod sandbox;
 pub mod signals;
+pub mod stderr;
 pub mod sys;
