@@ -14,7 +14,8 @@ use crate::request::{Head, Page, Progress, REQUEST_LEN, Refusal, Request};
 use crate::text::{self, Format};
 use crate::{Scrape, Sentence, textfile};
 
-/// Maximum number of connections at a time; further ones wait in the queue of the socket.
+/// Maximum number of connections at a time. A further one takes the place of the oldest of those that have sent no
+/// request yet; while all have, it waits in the queue of the socket.
 const CLIENTS: usize = 32;
 /// Longest time until a request is complete, and then until its answer is sent.
 const CLIENT_TIME: Duration = Duration::from_secs(5);
@@ -98,7 +99,8 @@ impl Server {
             let want = |client: &Client| if client.answer.is_some() { Want::Write } else { Want::Read };
             fds.extend(clients.iter().map(|client| (client.stream.as_fd(), want(client))));
             let first_listener = fds.len();
-            if clients.len() < CLIENTS && next_client.is_none() {
+            let has_room = clients.len() < CLIENTS || clients.iter().any(|client| client.answer.is_none());
+            if has_room && next_client.is_none() {
                 fds.extend(self.listeners.iter().map(|listener| (listener.as_fd(), Want::Read)));
             }
             // One additional millisecond, so that the wait does not end just before the deadline.
@@ -121,9 +123,11 @@ impl Server {
                 at += 1;
                 now < client.until && (!ready[at] || self.step(client, &mut last))
             });
+            // Those that have had a chance to send a request.
+            let mut silent = clients.iter().filter(|client| client.answer.is_none()).count();
             for (listener, _) in self.listeners.iter().zip(&ready[first_listener..]).filter(|(_, ready)| **ready) {
                 // The client waits in the queue of the socket, which stays readable.
-                if accept(listener, &mut clients).is_err() {
+                if accept(listener, &mut clients, &mut silent).is_err() {
                     next_client = Some(Instant::now() + ACCEPT_PAUSE);
                 }
             }
@@ -208,15 +212,22 @@ impl Server {
     }
 }
 
-/// Accepts the clients that wait at a listener, as many as there may be.
+/// Accepts the clients that wait at a listener, as many as there may be: each of the first `silent` clients without a
+/// request gives way to one.
 ///
 /// # Errors
 /// Where none can be accepted at the moment. The next attempt should be made after [`ACCEPT_PAUSE`].
-fn accept(listener: &Listener, clients: &mut Vec<Client>) -> io::Result<()> {
-    while clients.len() < CLIENTS {
+fn accept(listener: &Listener, clients: &mut Vec<Client>, silent: &mut usize) -> io::Result<()> {
+    while clients.len() < CLIENTS || *silent > 0 {
         match listener.accept() {
             // The instances may have taken seconds to answer since the wait has ended.
             Ok(stream) => {
+                if clients.len() >= CLIENTS
+                    && let Some(oldest) = clients.iter().position(|client| client.answer.is_none())
+                {
+                    clients.remove(oldest);
+                    *silent -= 1;
+                }
                 let until = Instant::now() + CLIENT_TIME;
                 clients.push(Client { stream, request: Head::default(), answer: None, until });
             }

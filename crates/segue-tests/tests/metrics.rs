@@ -2,7 +2,7 @@
 //! dashboard and the alert rules name metrics that exist.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -212,10 +212,17 @@ fn clients_that_misbehave_are_bounded_and_others_are_served() {
     assert!(head.starts_with("HTTP/1.1 200 ") && body.is_empty(), "{head}");
     let (head, _) = answer(connect(), &format!("GET / HTTP/1.1\r\nX: {}", "x".repeat(9000)));
     assert!(head.starts_with("HTTP/1.1 431 "), "{head}");
-    // More silent clients than the server takes: each is closed after its time, and the next is served.
+    // More silent clients than the server takes: the oldest gives way to one with a request, before its time is over.
     let silent: Vec<TcpStream> = (0..40).map(|_| connect()).collect();
     let (head, body) = get(&ground.a, address, "/metrics", "");
     assert!(head.starts_with("HTTP/1.1 200 ") && body.contains("\nsegue_instances 0\n"), "{head}\n{body}");
+    let is_open = |stream: &TcpStream| {
+        stream.set_nonblocking(true).unwrap();
+        let mut stream = stream;
+        stream.read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+    };
+    let open: Vec<bool> = silent.iter().map(is_open).collect();
+    assert!(!open[0] && open[39], "{open:?}");
     drop(silent);
     let (head, body) = get(&ground.a, address, "/healthz", "");
     assert!(head.starts_with("HTTP/1.1 503 ") && body == "nothing runs\n", "{head}\n{body}");
