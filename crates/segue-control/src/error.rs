@@ -308,6 +308,25 @@ pub fn printable_line(text: &str) -> String {
     text.chars().map(|c| if is_hidden(c) { '?' } else { c }).collect()
 }
 
+/// Returns untrusted text of several lines that is safe to print: control characters but line feeds become `?`.
+pub fn printable_lines(text: &str) -> String {
+    text.chars().map(|c| if is_hidden(c) && c != '\n' { '?' } else { c }).collect()
+}
+
+/// Returns untrusted text with colours (SGR, `ESC [ 0 m`) that is safe to print: they stay, and other control characters
+/// but line feeds become `?`.
+pub fn printable_coloured(text: &str) -> String {
+    let mut parts = text.split('\u{1b}');
+    let mut safe = printable_lines(parts.next().unwrap_or_default());
+    for part in parts {
+        let end = part.strip_prefix('[').and_then(|rest| rest.find(|c: char| !c.is_ascii_digit() && c != ';'));
+        let is_colour = end.is_some_and(|end| part[1 + end..].starts_with('m'));
+        safe.push(if is_colour { '\u{1b}' } else { '?' });
+        safe.push_str(&printable_lines(part));
+    }
+    safe
+}
+
 /// Returns whether a character acts on the terminal instead of being visible: controls, and the bidirectional and
 /// default-ignorable format characters of Unicode.
 pub fn is_hidden(c: char) -> bool {
@@ -324,6 +343,10 @@ mod tests {
     fn nothing_that_is_shown_acts_on_the_terminal() {
         let word = "a\u{202e}b\u{1b}[2J\u{200b}c\u{feff}\u{e0041}d e";
         assert_eq!(printable(word), "a?b?[2J?c??d?e");
+        assert_eq!(printable_line("a\nb \u{1b}c"), "a?b ?c");
+        assert_eq!(printable_lines("a\nb \u{1b}c"), "a\nb ?c");
+        let coloured = "\u{1b}[1;31merror:\u{1b}[0m\u{1b}[2J\u{1b}]52;c\u{7}\u{1b}[m\n\u{1b}";
+        assert_eq!(printable_coloured(coloured), "\u{1b}[1;31merror:\u{1b}[0m?[2J?]52;c?\u{1b}[m\n?");
         assert_eq!(printable("\u{fc}\u{4e2d}\u{5d0}"), "\u{fc}\u{4e2d}\u{5d0}");
     }
 

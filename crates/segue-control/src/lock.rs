@@ -17,7 +17,7 @@ use segue_host::sys;
 /// Name of the file in the directory; no control socket has it.
 const NAME: &str = ".lock";
 /// Longest wait for the lock, before an error. Its holders need milliseconds.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub const PATIENCE: Duration = Duration::from_secs(5);
 /// Interval between attempts to take the lock.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -39,7 +39,11 @@ impl Lock {
         Lock::take_within(directory, PATIENCE)
     }
 
-    fn take_within(directory: &Path, patience: Duration) -> io::Result<Lock> {
+    /// Acquires the lock of `directory` like [`Lock::take`], after a wait of `patience` at most.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::TimedOut`] where another process holds it for longer.
+    pub fn take_within(directory: &Path, patience: Duration) -> io::Result<Lock> {
         let path = directory.join(NAME);
         let until = Instant::now() + patience;
         loop {
@@ -55,7 +59,7 @@ impl Lock {
             }
             if !sys::try_lock(&file)? {
                 if Instant::now() >= until {
-                    let text = format!("another process has held {} for {} s", path.display(), patience.as_secs());
+                    let text = format!("another process has held {} for {} s", path.display(), patience.as_secs_f32());
                     return Err(io::Error::new(io::ErrorKind::TimedOut, text));
                 }
                 thread::sleep(PAUSE);

@@ -82,8 +82,13 @@ fn places() -> Vec<Place> {
     places
 }
 
-/// Creates the directory for a new instance, the first one of this user that is writable, and returns its path.
+/// Creates the directory for a new instance, the first one of this user that is writable, and returns its path: after
+/// [`search_only`] that directory, so that a moment in which it cannot be written to changes nothing.
 pub fn for_new() -> io::Result<PathBuf> {
+    if let Some(only) = ONLY.get() {
+        let _ = places().iter().find(|place| place.path == *only).map(make);
+        return Ok(only.clone());
+    }
     let mut last = io::Error::from_raw_os_error(libc::ENOENT);
     for place in places() {
         match make(&place) {

@@ -4,7 +4,7 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::error::{Error, Kind, printable_line};
+use crate::error::{Error, Kind, printable_line, printable_lines};
 use crate::json;
 use crate::knobs::{Change, Knob};
 use crate::mapping::Mapping;
@@ -78,6 +78,9 @@ pub struct ServiceState {
     pub instances: Vec<String>,
     /// The names of the instances that are not up.
     pub absent: Vec<String>,
+    /// Names of those of them whose control socket could not be opened, so that clients do not find it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hidden: Vec<String>,
 }
 
 /// The outcome of an upgrade: names of instances.
@@ -107,12 +110,12 @@ impl Upgraded {
     /// Returns the outcome of the upgrade in one line.
     pub fn text(&self) -> String {
         if !self.is_new {
-            return format!("{}: nothing has replaced the program, segue {}", self.file, self.version);
+            return printable_line(&format!("{}: nothing has replaced the program, segue {}", self.file, self.version));
         }
         let list = |what: &str, names: &[String]| {
             if names.is_empty() { String::new() } else { format!(", {what} {}", names.join(" ")) }
         };
-        format!(
+        let text = format!(
             "upgraded {}: segue {} -> {}{}{}{}{}",
             self.file,
             self.before,
@@ -121,7 +124,8 @@ impl Upgraded {
             list("restarted", &self.restarted),
             list("with the program of before until a restart:", &self.kept),
             list("failed, and with the program of before:", &self.failed)
-        )
+        );
+        printable_line(&text)
     }
 }
 
@@ -202,7 +206,7 @@ impl Reloaded {
             self.absent.iter().map(|AbsentInstance { name, reason }| format!(", absent {name} ({reason})")).collect();
         let kept = |name: &UnansweredName| format!(", {} keeps {} ({})", name.name, name.address, name.reason);
         let unanswered: String = self.unanswered.iter().map(kept).collect();
-        format!(
+        let text = format!(
             "reloaded {}: {} unchanged{}{}{inner}{}{}{}{absent}{unanswered}{}",
             self.file,
             self.unchanged.len(),
@@ -212,7 +216,9 @@ impl Reloaded {
             list("started", &self.started),
             list("stopped", &self.stopped),
             list("failed to set the knobs of", &self.failed)
-        )
+        );
+        // Reasons are of instances, which handle packets of others.
+        printable_line(&text)
     }
 }
 
@@ -396,11 +402,13 @@ impl From<Error> for ServiceResponse {
 }
 
 impl Failure {
-    /// Returns the error of the refusal, of [`Kind::System`] where its kind is unknown.
+    /// Returns the error of the refusal, of [`Kind::System`] where its kind is unknown, with texts that are safe to
+    /// print.
     pub fn into_error(self) -> Error {
         let Failure { kind, message, why, hint, os_error, names_instance } = self;
         let kind = Kind::named(&kind).unwrap_or(Kind::System);
-        Error { why, os_error, names_instance, ..Error::new(kind, message, hint) }
+        let why = why.map(|why| printable_lines(&why));
+        Error { why, os_error, names_instance, ..Error::new(kind, printable_lines(&message), printable_lines(&hint)) }
     }
 }
 

@@ -5,13 +5,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::client::{ANSWER_TIME, FULL, failure, is_dead, is_full};
-use crate::error::{Error, Kind, printable};
+use crate::client::{self, ANSWER_TIME, FULL, failure, is_dead, is_full};
+use crate::error::{Error, Kind, printable, printable_coloured, printable_line};
 use crate::exchange::{query_all, talk};
 use crate::place::{self, SERVICE};
-use crate::protocol::{
-    Failure, Refused, Reloaded, ServiceRequest, ServiceResponse, ServiceState, ServiceTopic, Upgraded,
-};
+use crate::protocol::{Refused, Reloaded, ServiceRequest, ServiceResponse, ServiceState, ServiceTopic, Upgraded};
 use crate::suggest::nearest;
 
 /// A running service of `segue run`.
@@ -62,6 +60,24 @@ pub fn all() -> Found {
                 let error = if error.kind == Kind::NoPermission { error.hint(hint) } else { error };
                 found.failed.push((name.clone(), error));
             }
+        }
+    }
+    found
+}
+
+/// Requests the state of every instance as [`client::all`] does. Those without a process that are not found there,
+/// since their services could not open control sockets for them, have failed too.
+pub fn instances() -> client::Found {
+    let mut found = client::all();
+    for service in all().services {
+        let file = printable_line(&service.state.file);
+        for name in service.state.hidden {
+            if found.instances.iter().any(|instance| instance.name == name) {
+                continue;
+            }
+            let why = format!("`segue run` of {file} starts it again, and could not open its control socket");
+            let error = Error::new(Kind::System, format!("{} is down", printable(&name)), "df /run; df -i /run");
+            found.failed.push((name, error.why(why)));
         }
     }
     found
@@ -139,14 +155,17 @@ fn unclear(name: &str, text: &str) -> Error {
 fn not_done(service: &Service, answer: ServiceResponse) -> NotReloaded {
     let name = printable(&service.name);
     match answer {
-        ServiceResponse::Refused(refused) => NotReloaded::Refused(refused),
+        ServiceResponse::Refused(mut refused) => {
+            refused.text = printable_coloured(&refused.text);
+            NotReloaded::Refused(refused)
+        }
         ServiceResponse::Error(error) if error.kind == Kind::NoPermission.name() => {
-            let Failure { message, why, .. } = *error;
+            let Error { message, why, .. } = error.into_error();
             let hint = format!("sudo segue reload {name}");
             let error = Error::new(Kind::NoPermission, format!("cannot reload {name}: {message}"), hint);
             error.why(why.unwrap_or_default()).into()
         }
-        ServiceResponse::Error(error) => unclear(&name, &error.message).into(),
+        ServiceResponse::Error(error) => unclear(&name, &printable_line(&error.message)).into(),
         _ => unclear(&name, "the answer is to another question").into(),
     }
 }

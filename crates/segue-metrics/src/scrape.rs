@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use segue_control::client::{self, Found};
+use segue_control::client::Found;
 use segue_control::error::{Error, Kind, printable};
 use segue_control::fleet::FleetState;
 use segue_control::fleet_health;
 use segue_control::model::Instance;
+use segue_control::services;
 
 /// A function that returns the description of a reason: the group of the counter (`drops`, `flushes`, `refusals`,
 /// `mismatches`, `fallbacks`) and its name.
@@ -28,7 +29,7 @@ pub struct Scrape {
 impl Scrape {
     /// Requests the state of every instance that this user can see.
     pub fn now(version: &str) -> Scrape {
-        let mut scrape = Scrape::of(version, client::all());
+        let mut scrape = Scrape::of(version, services::instances());
         scrape.fleet = fleet_health::add(&mut scrape.instances);
         scrape
     }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use segue_control::error::{Error, Kind};
 use segue_control::knobs::{Change, Knob};
-use segue_control::lock::Lock;
+use segue_control::lock::{self, Lock};
 use segue_control::mapping::Mapping;
 use segue_control::model::{Complaint, Instance};
 use segue_control::peers::{self, Changes, Listed};
@@ -42,6 +42,8 @@ const CLAIM_PAUSE: Duration = Duration::from_millis(50);
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Longest wait for room in the queue of a control socket that may be the parent's.
 const FULL_TIME: Duration = Duration::from_secs(3);
+/// Longest wait for the lock of the directory, by a service that looks after instances meanwhile.
+const SHORT_LOCK: Duration = Duration::from_millis(100);
 /// Interval at which the counters are sampled for the recent rates.
 const SAMPLE: Duration = Duration::from_secs(1);
 /// Interval of samples where there are more than [`MANY`] ports, of which each sample takes milliseconds.
@@ -195,8 +197,14 @@ impl Bound {
         match passed(CONTROL) {
             Some(socket) => Bound::adopt(socket, |file| file.strip_suffix(INSTANCE) == Some(name), name, INSTANCE),
             None if is_managed && is_of_parent(&path_in(&directory()?, name)) => Bound::next(name),
-            None => Bound::in_directory(&directory()?, name, naming),
+            None => Bound::in_directory(&directory()?, name, naming, lock::PATIENCE),
         }
+    }
+
+    /// Opens the socket of an instance without a process, in its service, which looks after others meanwhile and tries
+    /// again: another holder of the directory's lock is waited for as long as a start takes at most.
+    pub(crate) fn stand_in(name: &str, naming: &str) -> Result<Bound, Error> {
+        Bound::in_directory(&directory()?, name, naming, SHORT_LOCK)
     }
 
     /// Opens the socket of the successor `name` while another instance has that name; `take_name` renames it.
@@ -220,7 +228,7 @@ impl Bound {
         for number in 1..=MOST {
             let name = if number == 1 { name.to_owned() } else { format!("{name}-{number}") };
             let path = directory.join(format!("{name}{SERVICE}"));
-            match Bound::at_path(&directory, path, |path| already_running(&name, path, "segue stat")) {
+            match Bound::at_path(&directory, path, lock::PATIENCE, |path| already_running(&name, path, "segue stat")) {
                 Err(error) if error.kind == Kind::InUse => taken = Some(error),
                 other => return other,
             }
@@ -261,18 +269,23 @@ impl Bound {
         Ok(Bound { file: Removed(file), listener: UnixListener::from(listener), owner, readers, stop })
     }
 
-    fn in_directory(directory: &Path, name: &str, naming: &str) -> Result<Bound, Error> {
+    fn in_directory(directory: &Path, name: &str, naming: &str, patience: Duration) -> Result<Bound, Error> {
         let path = path_in(directory, name);
-        let bound = Bound::at_path(directory, path.clone(), |path| already_running(name, path, naming))?;
+        let bound = Bound::at_path(directory, path.clone(), patience, |path| already_running(name, path, naming))?;
         // A file that is left there would get the name once this instance is up.
         clear_next(&path).map_err(|error| refused(&path, &error))?;
         Ok(bound)
     }
 
-    fn at_path(directory: &Path, path: PathBuf, busy: impl Fn(&Path) -> Error) -> Result<Bound, Error> {
+    fn at_path(
+        directory: &Path,
+        path: PathBuf,
+        patience: Duration,
+        busy: impl Fn(&Path) -> Error,
+    ) -> Result<Bound, Error> {
         let failed = |error: &io::Error| refused(&path, error);
         // Of two instances that start at the same time only one may find the socket stale.
-        let _lock = Lock::take(directory).map_err(|error| failed(&error))?;
+        let _lock = Lock::take_within(directory, patience).map_err(|error| failed(&error))?;
         if fs::symlink_metadata(&path).is_ok() {
             match sys::connect_path(&path) {
                 Ok(_) => return Err(busy(&path)),

@@ -28,9 +28,10 @@ use std::thread;
 use std::time::Duration;
 
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
-use segue_control::client::{self, Found};
+use segue_control::client::Found;
 use segue_control::error::{Error, Kind};
 use segue_control::model::{Complaint, Instance};
+use segue_control::services;
 
 pub use options::{Appearance, Options};
 use table::Table;
@@ -75,7 +76,7 @@ pub fn run(options: &Options) -> io::Result<()> {
 fn poll_instances(interval: Duration) -> Receiver<Vec<Instance>> {
     let (sender, receiver) = mpsc::sync_channel(1);
     thread::spawn(move || {
-        while sender.send(shown(client::all())).is_ok() {
+        while sender.send(shown(services::instances())).is_ok() {
             thread::sleep(interval);
         }
     });

@@ -15,7 +15,7 @@ use segue_control::client::{self, Found};
 use segue_control::error::{Error, Kind, printable, printable_line};
 use segue_control::fleet_health;
 use segue_control::model::{Complaint, Document, Instance, SCHEMA};
-use segue_control::units;
+use segue_control::{services, units};
 use segue_host::sys;
 use serde_json::json;
 
@@ -83,7 +83,7 @@ fn measure(instance: &mut Instance, before: &Document) {
 fn query(args: &Stat, out: &Out) -> Result<Document, Error> {
     let Found { mut instances, failed } = match &args.name {
         Some(name) => Found { instances: vec![client::one(name)?], failed: Vec::new() },
-        None => client::all(),
+        None => services::instances(),
     };
     // Instances of other users are no concern of this one.
     let is_own = |(_, error): &&(String, Error)| error.kind != Kind::NoPermission;

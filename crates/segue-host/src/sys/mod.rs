@@ -20,7 +20,7 @@ pub use privileges::{
 };
 pub use process::{
     Ended, Forked, Pid, ThreadClock, close_from, cpu_seconds, fork, in_child, keep_only, kill, most_arguments,
-    parent_pid, raise_open_file_limit, random, signal_on_parent_death, wait,
+    parent_pid, raise_open_file_limit, raise_open_file_limit_to_hard, random, signal_on_parent_death, wait,
 };
 pub use signal::{SignalFd, end_on_faults, exit_130_on_interrupt};
 pub use socket::{

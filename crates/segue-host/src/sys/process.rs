@@ -115,6 +115,17 @@ pub fn raise_open_file_limit(count: u64) -> io::Result<()> {
     check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }).map(drop)
 }
 
+/// Raises the limit of open files (RLIMIT_NOFILE) to the hard limit, which needs no capability, and returns it.
+pub fn raise_open_file_limit_to_hard() -> io::Result<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid place for an rlimit.
+    check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) })?;
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: `limit` is a valid rlimit.
+    check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) })?;
+    Ok(limit.rlim_max)
+}
+
 /// Closes every descriptor from `first` on. Only for a process that uses none of them again and that ends without
 /// running destructors.
 pub fn close_from(first: c_int) {

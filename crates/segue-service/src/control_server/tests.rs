@@ -30,7 +30,7 @@ impl Directory {
     }
 
     fn serve(&self) -> (Server, PathBuf) {
-        let bound = Bound::in_directory(&self.0, "sg0", "--name NAME").unwrap();
+        let bound = Bound::in_directory(&self.0, "sg0", "--name NAME", lock::PATIENCE).unwrap();
         let path = bound.file().path.clone();
         let server =
             bound.serve(Vec::new(), || Instance { name: "sg0".into(), pid: 7, ..Instance::default() }, None).unwrap();
@@ -51,6 +51,17 @@ fn request(path: &Path, request: &[u8]) -> Value {
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line).unwrap();
     serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line:?}: {error}"))
+}
+
+#[test]
+fn a_service_does_not_wait_long_for_the_lock_for_an_instance_that_does_not_run() {
+    let directory = Directory::new("lock");
+    let held = Lock::take(&directory.0).unwrap();
+    let begin = Instant::now();
+    let error = Bound::in_directory(&directory.0, "sg0", "--name NAME", SHORT_LOCK).unwrap_err();
+    assert!(begin.elapsed() < lock::PATIENCE / 2, "{error:?}");
+    drop(held);
+    Bound::in_directory(&directory.0, "sg0", "--name NAME", SHORT_LOCK).unwrap();
 }
 
 #[test]
@@ -123,7 +134,7 @@ fn a_problem_began_at_the_look_that_found_it_first() {
 #[test]
 fn every_problem_that_is_answered_says_when_it_began_and_what_to_do() {
     let directory = Directory::new("problems");
-    let bound = Bound::in_directory(&directory.0, "sg0", "--name NAME").unwrap();
+    let bound = Bound::in_directory(&directory.0, "sg0", "--name NAME", lock::PATIENCE).unwrap();
     let path = bound.file().path.clone();
     let problem = Complaint { what: "no packet moves".into(), code: "stuck".into(), ..Complaint::default() };
     let state = move || Instance { health: vec![problem.clone()], ..Instance::default() };
@@ -154,14 +165,14 @@ fn silent_clients_hold_up_neither_others_nor_the_end() {
 fn a_live_socket_refuses_a_second_instance_and_a_dead_one_is_replaced() {
     let directory = Directory::new("stale");
     let (server, path) = directory.serve();
-    let refused = Bound::in_directory(&directory.0, "sg0", "--name NAME").unwrap_err();
+    let refused = Bound::in_directory(&directory.0, "sg0", "--name NAME", lock::PATIENCE).unwrap_err();
     assert_eq!((refused.kind, refused.message.as_str()), (Kind::InUse, "sg0 is already running"));
     server.stop();
     for left in [&path, &next(&path)] {
         drop(UnixListener::bind(left).unwrap());
         assert!(left.exists(), "a listener leaves its file behind");
     }
-    Bound::in_directory(&directory.0, "sg0", "--name NAME").unwrap();
+    Bound::in_directory(&directory.0, "sg0", "--name NAME", lock::PATIENCE).unwrap();
     assert!(!next(&path).exists(), "it would replace the live one");
 }
 
@@ -176,7 +187,8 @@ fn an_instance_whose_queue_is_full_has_its_name() {
     let folder = directory.0.clone();
     thread::spawn(move || {
         let is_of_parent = is_of_parent(&path);
-        answers.send((is_of_parent, Bound::in_directory(&folder, "sg0", "--name NAME").unwrap_err().kind))
+        answers
+            .send((is_of_parent, Bound::in_directory(&folder, "sg0", "--name NAME", lock::PATIENCE).unwrap_err().kind))
     });
     assert_eq!(answer.recv_timeout(Duration::from_secs(60)), Ok((false, Kind::InUse)));
 }
@@ -184,7 +196,7 @@ fn an_instance_whose_queue_is_full_has_its_name() {
 #[test]
 fn only_the_owner_may_open_the_socket() {
     let directory = Directory::new("mode");
-    let bound = Bound::in_directory(&directory.0, "sg0", "--name NAME").unwrap();
+    let bound = Bound::in_directory(&directory.0, "sg0", "--name NAME", lock::PATIENCE).unwrap();
     let mode = fs::metadata(&bound.file().path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
 }
@@ -199,7 +211,7 @@ fn a_flood_of_connections_to_a_claim_socket_is_limited_and_delays_no_client() {
     claim.set_nonblocking(true).unwrap();
     let connects = || sys::connect_abstract(name.as_bytes()).is_ok();
     while connects() {}
-    let bound = Bound::in_directory(&directory.0, "sg0", "--name NAME").unwrap();
+    let bound = Bound::in_directory(&directory.0, "sg0", "--name NAME", lock::PATIENCE).unwrap();
     let path = bound.file().path.clone();
     let server = bound.serve(vec![claim], Instance::default, None).unwrap();
     let start = Instant::now();

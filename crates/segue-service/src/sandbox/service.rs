@@ -3,6 +3,7 @@
 //! list names what none of them ever needs.
 
 use std::collections::BTreeMap;
+use std::fs;
 
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, sock_filter};
 use segue_host::process::{Step, filter_calls};
@@ -77,16 +78,30 @@ const NEVER: &[libc::c_long] = &[
     libc::SYS_keyctl,
 ];
 
+/// Number of filters of a process to which an upgrade adds none. The kernel runs all of them for each call, also of the
+/// processes that are started later, and has room for some hundred of this length, each of which stays.
+const MOST_FILTERS: u32 = 64;
+
 /// Denies the given system calls to this process and to all processes that it starts from now on. The process must have
-/// one thread, and CAP_SYS_ADMIN or no_new_privs.
+/// one thread, and CAP_SYS_ADMIN or no_new_privs. After many upgrades (`is_upgrade`) it has enough filters: those of
+/// the programs before this one.
 ///
 /// # Errors
 /// Where the kernel has no filters of system calls, or refuses.
-pub fn refuse_calls() -> Result<(), String> {
+pub fn refuse_calls(is_upgrade: bool) -> Result<(), String> {
+    if is_upgrade && filters().is_some_and(|count| count >= MOST_FILTERS) {
+        return Ok(());
+    }
     let program = program().map_err(|error| error.to_string())?;
     let steps: Vec<Step> =
         program.iter().map(|step| Step { code: step.code, jt: step.jt, jf: step.jf, k: step.k }).collect();
     filter_calls(&steps).map_err(|error| error.to_string())
+}
+
+/// Returns the number of filters of this thread, which the kernel shows since Linux 5.9.
+fn filters() -> Option<u32> {
+    let status = fs::read_to_string("/proc/thread-self/status").ok()?;
+    status.lines().find_map(|line| line.strip_prefix("Seccomp_filters:"))?.trim().parse().ok()
 }
 
 /// Compiles the filter. A list of refused numbers alone would leave the same calls by their numbers in x32; those of
@@ -131,6 +146,21 @@ mod tests {
                 code => panic!("instruction {code:#x}"),
             }
         }
+    }
+
+    #[test]
+    fn upgrades_add_filters_up_to_a_number() {
+        // Filters are those of a thread, and so is no_new_privs.
+        let counted = std::thread::spawn(|| {
+            segue_host::sys::no_new_privs().unwrap();
+            (0..2 * MOST_FILTERS).for_each(|_| refuse_calls(true).unwrap());
+            let counted = filters();
+            refuse_calls(false).unwrap();
+            (counted, filters())
+        });
+        let (after_upgrades, after_start) = counted.join().unwrap();
+        assert!(after_upgrades.is_none_or(|count| count == MOST_FILTERS), "{after_upgrades:?}");
+        assert_eq!(after_start, after_upgrades.map(|count| count + 1));
     }
 
     #[test]

@@ -23,7 +23,7 @@ impl Placeholder {
     pub(super) fn open(state: model::Instance) -> Option<Placeholder> {
         let name = state.name.clone();
         let shown = Arc::new(Mutex::new(state));
-        let bound = Bound::new(&name, NAMING, false).ok()?;
+        let bound = Bound::stand_in(&name, NAMING).ok()?;
         let state = Arc::clone(&shown);
         let state = move || state.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let server = bound.serve(Vec::new(), state, Absent(name)).ok()?;

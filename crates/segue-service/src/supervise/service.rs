@@ -39,6 +39,15 @@ pub(super) const STOP_EACH: Duration = Duration::from_millis(60);
 const STOP_NOW: Duration = Duration::from_secs(2);
 /// Longest wait at the start for answers of the resolver, if no instance has come up without them.
 const LONG_LOOKUP: Duration = Duration::from_secs(30);
+/// Largest number of absent instances that the state names: a service manager ignores a message of 4096 bytes or more
+/// as a whole (NOTIFY_BUFFER_MAX of systemd), and a name may have 64 bytes.
+const NAMED: usize = 20;
+/// Numbers of open files: of a service's own and for the start of an instance, of an instance that runs, and of one
+/// that is answered for here; and the soft limit that is usual.
+const RESERVED_FILES: u64 = 64;
+const FILES_OF_INSTANCE: u64 = 2;
+const FILES_OF_PLACEHOLDER: u64 = 3;
+const LEAST_FILES: u64 = 1024;
 /// Time after the last of these answers for the start of an instance.
 const LAST_START: Duration = Duration::from_secs(5);
 /// Capabilities that a service passes on to its instances where these have none of their own: for interfaces, sockets
@@ -104,6 +113,17 @@ pub(super) fn end(mut instance: Instance, out: &dyn Report, notify: &mut Notify)
     instance.stop(patience(&instance), notify, &mut |said| forward(out, &name, is_quiet, said));
 }
 
+/// Describes how many instances are up, and the first ones of those that are not.
+fn line(up: usize, absent: &[&str]) -> String {
+    let up = count(up);
+    let named = &absent[..absent.len().min(NAMED)];
+    match absent.len() - named.len() {
+        _ if absent.is_empty() => format!("{up} up"),
+        0 => format!("{up} up, not up: {}", named.join(" ")),
+        more => format!("{up} up, not up: {} and {more} more", named.join(" ")),
+    }
+}
+
 /// Formats a number of instances: `1 instance`, `2 instances`.
 pub fn count(n: usize) -> String {
     if n == 1 { "1 instance".to_owned() } else { format!("{n} instances") }
@@ -132,6 +152,8 @@ pub struct Service {
     pub(super) program: Option<PathBuf>,
     /// The state that was reported last to the service manager.
     pub(super) reported: String,
+    /// Largest number of open files of this process.
+    files: u64,
 }
 
 impl Service {
@@ -146,6 +168,8 @@ impl Service {
             Error::system("cannot read signals", &error, "segue doctor").why("the kernel has no signalfd")
         })?;
         let (notify, instances) = (Notify::new(), Vec::new());
+        // A soft limit is for programs that use select(2).
+        let files = sys::raise_open_file_limit_to_hard().unwrap_or(LEAST_FILES);
         Ok(Service {
             configuration,
             instances,
@@ -160,6 +184,7 @@ impl Service {
             stop: false,
             program: std::env::current_exe().ok(),
             reported: String::new(),
+            files,
         })
     }
 
@@ -177,7 +202,7 @@ impl Service {
             // The signal does the same.
             Err(error) => self.complain(&error.hint("kill -HUP instead of segue reload")),
         }
-        confine(specs.iter().map(|(spec, _)| spec))?;
+        confine(specs.iter().map(|(spec, _)| spec), false)?;
         self.late = LateAnswers::of(lookups);
         if let Err(error) = self.begin(specs) {
             self.stop_all();
@@ -191,11 +216,7 @@ impl Service {
     /// Serves signals, clients and the events of the instances until the end of the service.
     pub(super) fn attend(&mut self) {
         while !self.stop {
-            let absent = self.names(false).len();
-            for instance in &mut self.instances {
-                instance.is_one_of(absent);
-                instance.serve_absent_state();
-            }
+            self.serve_absent_states();
             // A reload that was asked for during the start is due now.
             let is_due = self.reload || self.requests.wants(Change::Upgrade);
             self.wait(if is_due { Duration::ZERO } else { self.pause() });
@@ -221,6 +242,22 @@ impl Service {
         self.notify.stopping();
         self.requests.close();
         self.stop_all();
+    }
+
+    /// Serves the control sockets of instances without a process, as many as there are descriptors for.
+    fn serve_absent_states(&mut self) {
+        let absent = self.names(false).len();
+        let kept = RESERVED_FILES + FILES_OF_INSTANCE * self.instances.len() as u64;
+        let most = self.files.saturating_sub(kept) / FILES_OF_PLACEHOLDER;
+        let mut open = self.instances.iter().filter(|instance| instance.has_placeholder()).count() as u64;
+        for instance in &mut self.instances {
+            instance.is_one_of(absent);
+            let had = instance.has_placeholder();
+            instance.serve_absent_state(open < most);
+            open += u64::from(!had && instance.has_placeholder());
+            // Each may wait for a moment.
+            self.notify.keep_alive();
+        }
     }
 
     /// Starts the instances of the service. One that does not come up is reported and started again later, unless none
@@ -289,8 +326,7 @@ impl Service {
         let up = self.instances.iter().filter(|instance| instance.is_up()).count();
         let absent: Vec<&str> =
             self.instances.iter().filter(|i| !i.is_up()).map(|instance| instance.spec.name.as_str()).collect();
-        let up = count(up);
-        if absent.is_empty() { format!("{up} up") } else { format!("{up} up, not up: {}", absent.join(" ")) }
+        line(up, &absent)
     }
 
     fn ready(&mut self) {
@@ -317,6 +353,7 @@ impl Service {
             pid: std::process::id(),
             instances: owned(self.names(true)),
             absent: owned(self.names(false)),
+            hidden: self.instances.iter().filter(|one| one.is_hidden).map(|one| one.spec.name.clone()).collect(),
         }
     }
 
@@ -529,7 +566,7 @@ impl Service {
 ///
 /// # Errors
 /// Where the kernel has no filters of system calls, unless each of the instances may run without them.
-pub(super) fn confine<'a>(specs: impl Iterator<Item = &'a InstanceSpec>) -> Result<(), Error> {
+pub(super) fn confine<'a>(specs: impl Iterator<Item = &'a InstanceSpec>, is_upgrade: bool) -> Result<(), Error> {
     let failed = |what: &str, error: &io::Error| {
         Error::system(what, error, "segue doctor").why("without that, the service does not start")
     };
@@ -538,7 +575,7 @@ pub(super) fn confine<'a>(specs: impl Iterator<Item = &'a InstanceSpec>) -> Resu
     if passes_on {
         sys::no_new_privs().map_err(|error| failed("cannot forbid new privileges", &error))?;
     }
-    if let Err(why) = sandbox::refuse_calls() {
+    if let Err(why) = sandbox::refuse_calls(is_upgrade) {
         let is_weak = specs.map(InstanceSpec::is_weak).reduce(|one, other| one && other);
         if is_weak != Some(true) {
             let hint = "a kernel with seccomp (segue doctor), or to continue without, for each instance of the file:\n\
@@ -585,5 +622,21 @@ fn forward(out: &dyn Report, name: &str, is_quiet: bool, said: &Said<'_>) {
             }
         }
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_of_many_absent_instances_is_short_enough_for_a_service_manager() {
+        assert_eq!(line(1, &[]), "1 instance up");
+        assert_eq!(line(2, &["a", "b"]), "2 instances up, not up: a b");
+        let name = "x".repeat(64);
+        let absent = vec![name.as_str(); 4000];
+        assert_eq!(line(0, &absent[..20]).matches(&name).count(), 20);
+        let text = line(0, &absent);
+        assert!(text.ends_with("and 3980 more") && text.len() < 4096 - "READY=1\nSTATUS=".len(), "{}", text.len());
     }
 }

@@ -250,7 +250,7 @@ impl Service {
             }
             self.instances.push(instance);
         }
-        confine(self.instances.iter().map(|instance| &instance.spec))?;
+        confine(self.instances.iter().map(|instance| &instance.spec), true)?;
         self.late = LateAnswers::begin(awaited);
         let done = self.renew(version);
         let mut event = json!(done);

@@ -98,6 +98,8 @@ pub(super) struct Instance {
     pub(super) is_new_fault: bool,
     /// The server of the control socket while the instance has no process that is up.
     placeholder: Option<Placeholder>,
+    /// Whether that socket could not be opened: clients do not find the instance, and hear of it from the service.
+    pub(super) is_hidden: bool,
     /// Whether the instance takes part in a handover, so that its start and its end are not reported.
     pub(super) is_quiet: bool,
     /// Whether a caller waits for the instance and reports a failed start; otherwise a failed start is reported like
@@ -126,6 +128,7 @@ impl Instance {
             absence: None,
             is_new_fault: true,
             placeholder: None,
+            is_hidden: false,
             is_quiet,
             is_awaited,
             is_replaced,
@@ -237,16 +240,24 @@ impl Instance {
         self.absence.as_ref().map(|(_, error)| error)
     }
 
-    /// Serves the control socket while the instance has no process, so that its name and the reason are listed.
-    pub(super) fn serve_absent_state(&mut self) {
+    /// Serves the control socket while the instance has no process, so that its name and the reason are listed;
+    /// `has_room` says whether descriptors are left for another socket.
+    pub(super) fn serve_absent_state(&mut self, has_room: bool) {
         let is_soon = self.again.is_none_or(|again| again.saturating_duration_since(Instant::now()) < GRACE / 4);
         let Some((since, error)) = self.absence.as_ref().filter(|_| !self.runs() && !is_soon) else { return };
         let state = placeholder::state(&self.spec, *since, error);
         match &self.placeholder {
             Some(placeholder) => placeholder.show(state),
-            // Without a socket the instance is missing from what runs, which is no reason to end.
-            None => self.placeholder = Placeholder::open(state),
+            None => {
+                self.placeholder = has_room.then(|| Placeholder::open(state)).flatten();
+                self.is_hidden = self.placeholder.is_none();
+            }
         }
+    }
+
+    /// Returns whether the control socket is served here.
+    pub(super) fn has_placeholder(&self) -> bool {
+        self.placeholder.is_some()
     }
 
     /// Hands the instance's name over to its running process, and closes the control socket here.
@@ -258,6 +269,7 @@ impl Instance {
 
     /// Closes the control socket, for a process of the instance.
     pub(super) fn stand_down(&mut self) {
+        self.is_hidden = false;
         self.placeholder.take().into_iter().for_each(Placeholder::close);
     }
 
