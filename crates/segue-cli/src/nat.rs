@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use segue_control::client;
-use segue_control::error::{Error, Kind};
+use segue_control::error::{Error, Kind, printable};
 use segue_control::mapping::Mapping;
 use serde::Serialize;
 use serde_json::json;
@@ -43,7 +43,7 @@ pub(crate) fn run(args: &args::Nat, out: &Out) -> Result<(), Error> {
             Some(mappings) => all.push(Translating { name, mappings }),
             None if args.name.is_none() => {}
             None => {
-                let text = format!("{name} translates nothing");
+                let text = format!("{} translates nothing", printable(&name));
                 return Err(Error::new(Kind::Conflict, text, "segue gateway IN OUT --route --nat ADDRESS")
                     .why("it was started without --nat"));
             }
@@ -64,7 +64,7 @@ impl Translating {
     /// Returns the text form: a line for each mapping below the name of its gateway.
     fn text(&self) -> String {
         let (count, plural) = (self.mappings.len(), if self.mappings.len() == 1 { "" } else { "s" });
-        let mut text = format!("{}: {count} mapping{plural}\n", self.name);
+        let mut text = format!("{}: {count} mapping{plural}\n", printable(&self.name));
         if count > 0 {
             text.push_str("  proto inside                outside state     idle s        out         in\n");
         }

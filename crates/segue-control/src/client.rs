@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use segue_host::sys::{self, Pid};
 use segue_host::{peer, process};
 
-use crate::error::{Error, Kind, printable};
+use crate::error::{Error, Kind, printable, printable_line};
 use crate::exchange::{query_all, talk};
 use crate::knobs::{Change, Knob};
 use crate::mapping::Mapping;
@@ -93,7 +93,7 @@ pub fn one(name: &str) -> Result<Instance, Error> {
 /// Returns the knobs of the instance `name`.
 pub fn knobs(name: &str) -> Result<Vec<Knob>, Error> {
     request(name, &Request::Get(Topic::Knobs), |answer| match answer {
-        Response::Knobs(knobs) => Ok(knobs),
+        Response::Knobs(knobs) => Ok(knobs.into_iter().map(Knob::printable).collect()),
         _ => Err(unexpected()),
     })
 }
@@ -101,7 +101,7 @@ pub fn knobs(name: &str) -> Result<Vec<Knob>, Error> {
 /// Returns the mappings of the NAT of the instance `name`; `None` where it has no NAT.
 pub fn mappings(name: &str) -> Result<Option<Vec<Mapping>>, Error> {
     request(name, &Request::Get(Topic::Nat), |answer| match answer {
-        Response::Mappings(mappings) => Ok(mappings),
+        Response::Mappings(mappings) => Ok(mappings.map(|all| all.into_iter().map(Mapping::printable).collect())),
         _ => Err(unexpected()),
     })
 }
@@ -198,7 +198,7 @@ pub fn stop(name: &str, longest: Duration) -> Result<(), Error> {
             format!("cannot find the process of {}", printable(name)),
             "segue stat -d",
         )
-        .why("it runs in another process namespace"));
+        .why("it runs in another process namespace, or its parent is of another user than its socket"));
     };
     sys::kill(pid, libc::SIGTERM).map_err(failed)?;
     let begin = Instant::now();
@@ -212,7 +212,7 @@ pub fn stop(name: &str, longest: Duration) -> Result<(), Error> {
             return Err(Error::new(
                 Kind::System,
                 format!("{} has not ended after {} s", printable(name), longest.as_secs()),
-                format!("kill -KILL {}", instance.pid),
+                format!("kill -KILL {pid}"),
             )
             .why("it got SIGTERM"));
         }
@@ -222,7 +222,10 @@ pub fn stop(name: &str, longest: Duration) -> Result<(), Error> {
 /// Returns the process that supervises the instance with the control socket `path`, and a descriptor that is readable
 /// once that process has ended; `None` where it cannot be seen from this process namespace. It is the parent of the
 /// process that answers. The process that listens may be another one: a service manager passes its sockets on.
+/// `None` also where that process is of another user than the socket: the owner of a socket could have root end any
+/// process otherwise.
 fn supervisor(path: &Path) -> io::Result<Option<(Pid, OwnedFd)>> {
+    let owner = fs::symlink_metadata(path)?.uid();
     let stream = sys::connect_path(path)?;
     let request = format!("{}\n", Request::Get(Topic::Knobs).line());
     let answers = peer::answering_pid(&stream, request.as_bytes(), ANSWER_TIME)?;
@@ -234,6 +237,9 @@ fn supervisor(path: &Path) -> io::Result<Option<(Pid, OwnedFd)>> {
     // If the supervisor has ended in the meantime, its child has another parent: one with another program.
     if program_and_parent(answers)?.1 != parent || program_and_parent(parent)?.0 != program {
         return Err(io::Error::from_raw_os_error(libc::ECONNRESET));
+    }
+    if owner != 0 && user(parent)? != owner {
+        return Ok(None);
     }
     Ok(Some((parent, ends)))
 }
@@ -249,6 +255,14 @@ fn program_and_parent(pid: Pid) -> io::Result<(String, Pid)> {
     read.ok_or(io::ErrorKind::InvalidData.into())
 }
 
+/// Returns the user of a process, also of one whose files in /proc are root's: the effective one in `status`.
+fn user(pid: Pid) -> io::Result<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    let effective = ids.and_then(|ids| ids.split_whitespace().nth(1)?.parse().ok());
+    effective.ok_or(io::ErrorKind::InvalidData.into())
+}
+
 /// Sets knobs of the instance `name`, all of them or none, and returns the changes in the order in which they were
 /// made.
 pub fn set(name: &str, assignments: &[(String, String)]) -> Result<Vec<Change>, Error> {
@@ -258,13 +272,14 @@ pub fn set(name: &str, assignments: &[(String, String)]) -> Result<Vec<Change>, 
             .why(format!("a request has at most {REQUEST_LEN} bytes")));
     }
     match request(name, &wanted, Ok)? {
-        Response::Changed(changed) => Ok(changed),
-        // The caller has checked the assignments, so that a refusal means that something has changed in between.
-        Response::Error(refused) if refused.kind == Kind::NoPermission.name() => {
-            Err(Error::new(Kind::NoPermission, refused.message, refused.hint).why(refused.why.unwrap_or_default()))
+        Response::Changed(changed) => {
+            Ok(changed.into_iter().map(|change| Change { name: printable_line(&change.name), ..change }).collect())
         }
+        // The caller has checked the assignments, so that a refusal means that something has changed in between.
         Response::Error(refused) => {
-            Err(Error::new(Kind::Conflict, refused.message, refused.hint).why(refused.why.unwrap_or_default()))
+            let error = refused.into_error();
+            let is_forbidden = error.kind == Kind::NoPermission;
+            Err(if is_forbidden { error } else { error.kind(Kind::Conflict) })
         }
         _ => Err(Error::new(
             Kind::System,

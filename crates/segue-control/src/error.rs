@@ -313,8 +313,8 @@ pub fn printable_lines(text: &str) -> String {
     text.chars().map(|c| if is_hidden(c) && c != '\n' { '?' } else { c }).collect()
 }
 
-/// Returns untrusted text with colours (SGR, `ESC [ 0 m`) that is safe to print: they stay, and other control characters
-/// but line feeds become `?`.
+/// Returns untrusted text with colours (SGR, `ESC [ 0 m`) that is safe to print: they stay, and other control
+/// characters but line feeds become `?`.
 pub fn printable_coloured(text: &str) -> String {
     let mut parts = text.split('\u{1b}');
     let mut safe = printable_lines(parts.next().unwrap_or_default());

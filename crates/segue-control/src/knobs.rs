@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Kind, printable};
+use crate::error::{Kind, printable, printable_line};
 use crate::suggest::{integer, list, nearest};
 
 /// The schema id of the document.
@@ -136,6 +136,21 @@ pub struct Wrong {
 }
 
 impl Knob {
+    /// Returns the knob of an answer, with texts that are safe to print.
+    #[must_use]
+    pub(crate) fn printable(self) -> Knob {
+        let line = |text: String| printable_line(&text);
+        Knob {
+            name: line(self.name),
+            values: self.values.into_iter().map(line).collect(),
+            unit: line(self.unit),
+            help: line(self.help),
+            fixed: self.fixed.map(line),
+            needs: self.needs.map(|needs| Needs { name: line(needs.name), ..needs }),
+            ..self
+        }
+    }
+
     /// Describes the values that the knob takes.
     pub fn takes(&self) -> String {
         if !self.values.is_empty() {

@@ -5,6 +5,8 @@ use std::net::SocketAddrV4;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::error::printable_line;
+
 /// One mapping of a NAT, with its counters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Mapping {
@@ -26,4 +28,13 @@ pub struct Mapping {
     /// Number of packets from outside to inside; a train counts as one.
     #[serde(rename = "in")]
     pub into: u64,
+}
+
+impl Mapping {
+    /// Returns the mapping of an answer, with texts that are safe to print.
+    #[must_use]
+    pub(crate) fn printable(self) -> Mapping {
+        let state = self.state.map(|state| printable_line(&state));
+        Mapping { protocol: printable_line(&self.protocol), state, ..self }
+    }
 }

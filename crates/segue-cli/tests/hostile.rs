@@ -1,0 +1,189 @@
+//! Tests of what other users, and resources that are used up, can do to instances: none is kept from its start or lost,
+//! none that is down is missing from HEALTH, and no other process is ended.
+
+mod common;
+
+use common::{Ran, in_namespace};
+use segue_control::model::Instance;
+use segue_control::protocol::Response;
+
+/// Shell functions: a file of one tunnel and of gateways that cannot start, and the state of the tunnel.
+const TUNNEL: &str = "tunnel() {
+  printf '[[tunnel]]\\ndev = \"sg0\"\\nlocal = \"198.18.0.1\"\\nremote = \"198.18.0.2\"\\nencap = \"gue\"\\n'
+}
+gateways() {
+  for n in $(seq $1); do
+    printf '[[gateway]]\\nin = \"late0\"\\nout = \"tap:t%d\"\\nname = \"gw%d\"\\n' $n $n
+  done
+}
+pid() { $SEGUE stat sg0 -j 2>/dev/null | tr ',' '\\n' | sed -n 's/.*\"pid\":\\([1-9][0-9]*\\).*/\\1/p' | head -1; }
+another() {
+  for n in $(seq 300); do
+    new=$(pid)
+    [ -n \"$new\" ] && [ \"$new\" != \"$1\" ] && echo $new && return
+    sleep 0.05
+  done
+  cat said >&2
+}
+";
+
+/// Runs a script of a service in a folder of its own.
+fn of_a_service(script: &str) -> Option<Ran> {
+    in_namespace(&format!("{TUNNEL}mount -t tmpfs none /mnt; cd /mnt; {script}"))
+}
+
+/// Tests that instances that do not start leave descriptors for one that has to be started again, and that those for
+/// which there are none are no instances without a problem.
+#[test]
+fn absent_instances_take_no_descriptors_from_others_and_are_all_named() {
+    let Some(ran) = of_a_service(
+        "(tunnel; gateways 60) > many.toml
+prlimit --nofile=196:196 $SEGUE run -c many.toml > said 2>&1 & service=$!
+first=$(another none)
+for n in $(seq 200); do $SEGUE stat --health 2>/dev/null | grep -q could.not.open && break; sleep 0.1; done
+kill -KILL $first
+second=$(another $first); [ -n \"$second\" ] && echo again
+$SEGUE stat --health; echo \"health $?\"
+$SEGUE metrics | grep '^segue_instances_unanswered [1-9]' > /dev/null && echo counted
+kill -TERM $service; wait $service; echo \"end $?\"",
+    ) else {
+        return;
+    };
+    let lines: Vec<&str> = ran.stdout.lines().collect();
+    assert_eq!(lines.first(), Some(&"again"), "{ran:?}");
+    for n in 1..=60 {
+        let name = format!("gw{n}: ");
+        assert!(lines.iter().any(|line| line.starts_with(&name)), "{name}: {ran:?}");
+    }
+    let hidden = lines.iter().filter(|line| line.contains("could not open its control socket")).count();
+    assert!(hidden > 40, "{hidden}: {ran:?}");
+    assert_eq!(lines[lines.len() - 3..], ["health 1", "counted", "end 0"], "{ran:?}");
+}
+
+/// Tests that an instance without a process is down in HEALTH although no file can be made for its control socket.
+#[test]
+fn an_instance_that_is_down_is_no_instance_less_where_no_socket_can_be_made() {
+    let Some(ran) = of_a_service(
+        "mkdir sockets; mount -t tmpfs -o nr_inodes=40,mode=755 none sockets; export SEGUE_RUNTIME_DIR=/mnt/sockets
+(tunnel; tunnel | sed 's/sg0/sg1/; $a port = 6081') > two.toml
+$SEGUE run -c two.toml > said 2>&1 & service=$!
+first=$(another none)
+is_down() { $SEGUE stat --health 2>/dev/null | grep '^sg0: sg0 is down'; }
+n=0; while touch sockets/file$n 2>/dev/null; do n=$((n + 1)); done
+# Other instances run on; this one needs a file for its socket.
+kill -KILL $first
+for n in $(seq 200); do is_down && break; sleep 0.05; done
+rm -f sockets/file*
+another $first > /dev/null
+for n in $(seq 200); do is_down > /dev/null || { echo well; break; }; sleep 0.05; done
+kill -TERM $service; wait $service; echo \"end $?\"",
+    ) else {
+        return;
+    };
+    let lines: Vec<&str> = ran.stdout.lines().collect();
+    assert!(lines[0].starts_with("sg0: sg0 is down (`segue run` of /mnt/two.toml "), "{ran:?}");
+    assert_eq!(lines[1..], ["well", "end 0"], "{ran:?}");
+}
+
+/// Tests that a user that holds the names of claims, with full queues, keeps no gateway from its interfaces: neither
+/// with packet sockets of others on these, nor with a TAP.
+#[test]
+fn no_other_user_can_keep_a_gateway_from_its_interfaces() {
+    if segue_lab::which("python3").is_none() {
+        return segue_lab::skip_this_test("not installed: python3");
+    }
+    let Some(ran) = of_a_service(
+        "cat > hold.py <<'END'
+import os, socket, sys, time
+os.setgid(65534)
+os.setuid(65534)
+kept, own = [], int(sys.argv[1])
+for other in range(1, 400):
+    name = '\\0segue-gateway-%d-%d' % (min(own, other), max(own, other))
+    one = socket.socket(socket.AF_UNIX)
+    one.bind(name)
+    one.listen(0)
+    two = socket.socket(socket.AF_UNIX)
+    two.connect(name)
+    kept += [one, two]
+open(1, 'w').write('held')
+time.sleep(60)
+END
+index=$(ip -o link show dev peer0 | cut -d: -f1)
+python3 hold.py $index > held & holder=$!
+for n in $(seq 200); do [ -s held ] && break; sleep 0.05; done
+cat held; echo
+# Such as of a program that follows an interface.
+python3 -c 'import socket, time
+one = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x88cc)); one.bind((\"peer0\", 0x88cc)); time.sleep(60)' &
+$SEGUE gateway --name sg0 peer0 tap:lro0 > said 2>&1 & gateway=$!
+first=$(another none); [ -n \"$first\" ] && echo up
+$SEGUE gateway --name sg1 peer0 lro0 2>&1 | grep -o 'another gateway already uses'
+kill -TERM $gateway; wait $gateway; echo \"end $?\"; kill $holder",
+    ) else {
+        return;
+    };
+    let lines: Vec<&str> = ran.stdout.lines().collect();
+    assert_eq!(lines, ["held", "up", "another gateway already uses", "end 0"], "{ran:?}");
+}
+
+/// Tests that root ends no process of another user for the owner of a socket.
+#[test]
+fn root_ends_no_process_that_is_not_of_the_user_of_the_socket() {
+    if segue_lab::which("python3").is_none() {
+        return segue_lab::skip_this_test("not installed: python3");
+    }
+    let instance = Instance { name: "fake".to_owned(), kind: "tunnel".to_owned(), ..Instance::default() };
+    let answer = Response::Instance(Box::new(instance)).line();
+    let Some(ran) = in_namespace(
+        &"cd $SEGUE_RUNTIME_DIR; cat > fake.py <<'END'
+import os, signal, socket, time
+server = socket.socket(socket.AF_UNIX)
+server.bind('fake.sock')
+os.chown('fake.sock', 65534, 65534)
+server.listen()
+if os.fork():
+    time.sleep(60)
+os.setgid(65534)
+os.setuid(65534)
+while True:
+    client, _ = server.accept()
+    try:
+        client.recv(4096)
+        client.send(b'ANSWER\\n')
+    except OSError:
+        pass
+    client.close()
+END
+python3 fake.py & parent=$!
+for n in $(seq 200); do $SEGUE stat fake > /dev/null 2>&1 && break; sleep 0.05; done
+$SEGUE stat fake -j | grep -o '\"name\":\"fake\"' | head -1
+$SEGUE stop fake; echo \"stop $?\"
+kill -0 $parent && echo alive; kill -KILL $parent"
+            .replace("ANSWER", &answer),
+    ) else {
+        return;
+    };
+    let lines: Vec<&str> = ran.stdout.lines().collect();
+    assert_eq!(lines, ["\"name\":\"fake\"", "stop 1", "alive"], "{ran:?}");
+    assert!(ran.stderr.contains("cannot find the process of fake"), "{ran:?}");
+}
+
+/// Tests that a tunnel starts, and ends, although no process reads its full stderr, and says later what was lost.
+#[test]
+fn an_instance_does_not_wait_for_the_reader_of_its_stderr() {
+    let Some(ran) = of_a_service(
+        "mkfifo pipe; exec 9<>pipe; head -c 65536 /dev/zero >&9
+$SEGUE tunnel dev sg0 local 198.18.0.1 remote 198.18.0.2 encap gue 2>pipe 9>&- & tunnel=$!
+first=$(another none); [ -n \"$first\" ] && echo up
+head -c 65536 <&9 > /dev/null
+kill -TERM $tunnel; wait $tunnel; echo \"end $?\"
+timeout 1 cat <&9; true",
+    ) else {
+        return;
+    };
+    let lines: Vec<&str> = ran.stdout.lines().collect();
+    assert_eq!(lines[..2], ["up", "end 0"], "{ran:?}");
+    assert!(lines[2].starts_with("warning: ") && lines[2].ends_with(" lost, since stderr was not read"), "{ran:?}");
+    assert!(lines[3..].iter().any(|line| line.contains("is down")), "{ran:?}");
+}
