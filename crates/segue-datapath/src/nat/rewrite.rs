@@ -2,7 +2,10 @@
 
 use segue::checksum::{Field, Sum};
 use segue::packet::{Csum, Frag, Kind, LayerCsum, Packet, Payload, Stop, Unit};
-use segue::wire::icmp::v4::{PARAMETER_PROBLEM, SOURCE_QUENCH, TIME_EXCEEDED, UNREACHABLE};
+use segue::wire::icmp::v4::{
+    ADDRESS_MASK_REPLY, ECHO_REPLY, INFORMATION_REPLY, PARAMETER_PROBLEM, SOURCE_QUENCH, TIME_EXCEEDED,
+    TIMESTAMP_REPLY, UNREACHABLE,
+};
 use segue::wire::{icmp, ipv4, protocol, read_u16, read_u32, tcp, udp, write_u16, write_u32};
 
 use super::config::Protocol;
@@ -36,8 +39,8 @@ pub(super) enum Content {
     Ports(Protocol, usize),
     /// A TCP or UDP header at the start of the payload, in a first fragment.
     First(Protocol),
-    /// An ICMP query or its reply.
-    Query,
+    /// An ICMP query, or the reply to one.
+    Query { is_reply: bool },
     /// An ICMP error about a packet of the given protocol.
     Error { protocol: Protocol, quoted: Quoted },
 }
@@ -58,7 +61,7 @@ impl Flow {
     pub(super) fn protocol(&self) -> Protocol {
         match self.content {
             Content::Ports(protocol, _) | Content::First(protocol) | Content::Error { protocol, .. } => protocol,
-            Content::Query => Protocol::Icmp,
+            Content::Query { .. } => Protocol::Icmp,
         }
     }
 }
@@ -147,7 +150,10 @@ fn icmp_message<B: AsRef<[u8]>>(
     let bytes = &front[..len];
     let id = read_u16(bytes, icmp::IDENTIFIER).ok_or(Refusal::Malformed)?;
     match bytes[icmp::TYPE] {
-        kind if icmp::v4::has_identifier(kind) => Ok(flow((id, id), Segment::default(), Content::Query)),
+        kind if icmp::v4::has_identifier(kind) => {
+            let is_reply = matches!(kind, ECHO_REPLY | TIMESTAMP_REPLY | INFORMATION_REPLY | ADDRESS_MASK_REPLY);
+            Ok(flow((id, id), Segment::default(), Content::Query { is_reply }))
+        }
         // A redirect is for hosts of the same link and is not translated.
         UNREACHABLE | SOURCE_QUENCH | TIME_EXCEEDED | PARAMETER_PROBLEM => {
             let quoted = bytes.get(icmp::QUOTED..).unwrap_or(&[]);
@@ -188,7 +194,7 @@ pub(super) fn flow<B: AsRef<[u8]>>(
     match flow.content {
         Content::Ports(of, index) => ports(packet, of, index, side, old, new),
         Content::First(of) => front(packet, copy, |bytes| transport(bytes, of, side, (old, new), false))?,
-        Content::Query => {
+        Content::Query { .. } => {
             if old.port != new.port {
                 message(packet, copy, |bytes| {
                     write_u16(bytes, icmp::IDENTIFIER, new.port);

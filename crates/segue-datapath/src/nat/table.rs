@@ -438,11 +438,13 @@ impl Mapping {
     }
 
     /// Returns whether the mapping is kept until its timeout: a configured one, one with an open TCP connection,
-    /// and one of UDP or ICMP that was answered. Others give way to new ones where there is no room.
+    /// and one of UDP that was answered. Others give way to new ones where there is no room, those of ICMP queries as
+    /// in Linux, where they are answered within a round trip or not at all.
     fn is_assured(&self) -> bool {
         let is_used = match self.protocol {
             Protocol::Tcp => self.connections.state() == TcpState::Open,
-            Protocol::Udp | Protocol::Icmp => self.is_answered,
+            Protocol::Udp => self.is_answered,
+            Protocol::Icmp => false,
         };
         self.is_static || is_used
     }

@@ -88,6 +88,11 @@ impl Nat {
             rewrite::error(packet, &flow, Side::Destination, sender, copy)?;
             return Ok(Done::Hairpin);
         }
+        // A reply answers no query that was translated: none comes in. It would make or keep a mapping for any outside
+        // host that asks the inside host by its own address.
+        if matches!(flow.content, Content::Query { is_reply: true }) {
+            return Err(Refusal::NoMapping);
+        }
         let (protocol, source) = (flow.protocol(), flow.source);
         let remote = (flow.destination.address, flow.destination.port);
         // The packet may be for another inside host, by its outside port.
@@ -95,7 +100,7 @@ impl Nat {
         let seen = ObservedPacket { remote, is_hairpin, segment: flow.segment, is_outbound: true };
         let target = if is_hairpin {
             // A query to the outside address is for the router.
-            if matches!(flow.content, Content::Query) {
+            if matches!(flow.content, Content::Query { .. }) {
                 return Err(Refusal::NoMapping);
             }
             let port = flow.destination.port;
@@ -157,6 +162,10 @@ impl Nat {
             let (address, port) = mapping.inside;
             rewrite::error(packet, &flow, Side::Destination, TransportAddr { address, port }, copy)?;
             return Ok(Done::Translated);
+        }
+        // A mapping of queries is for their replies: the answer of its host to a query from outside would keep it.
+        if matches!(flow.content, Content::Query { is_reply: false }) {
+            return Err(Refusal::NoMapping);
         }
         let remote = (flow.source.address, flow.source.port);
         let seen = ObservedPacket { remote, is_hairpin: false, segment: flow.segment, is_outbound: false };

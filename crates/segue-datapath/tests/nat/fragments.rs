@@ -51,11 +51,12 @@ fn id_of(packet: &[u8]) -> u16 {
     u16::from_be_bytes([packet[4], packet[5]])
 }
 
-/// Returns one packet of each kind that has a port or identifier, in both directions.
+/// Returns one packet of each kind that has a port or identifier; that of ICMP is a query, or the server's reply.
 fn kinds(from: Endpoint, to: Endpoint) -> [build::Packet; 4] {
     let mut bare = udp(from, to, LONG);
     bare.l4 = L4::Udp(Udp { src_port: from.1, dst_port: to.1, checksum: false });
-    let mut ping = echo(from.0, to.0, 8, from.1.max(to.1));
+    let kind = if from == SERVER { 0 } else { 8 };
+    let mut ping = echo(from.0, to.0, kind, from.1.max(to.1));
     ping.data = Rng::new(3).bytes(LONG);
     [udp(from, to, LONG), bare, tcp(from, to, 0x18, LONG), ping]
 }

@@ -6,7 +6,7 @@ use segue_datapath::nat::{Config, Nat, Protocol, Refusal, TcpState};
 use segue_testkit::build::L4;
 use segue_testkit::oracle;
 
-use super::{CLIENT, Endpoint, OUTSIDE, SECOND, SERVER, Talk, into, judge, nat, out, tcp, udp};
+use super::{CLIENT, Endpoint, OUTSIDE, SECOND, SERVER, Talk, echo, into, judge, nat, out, tcp, udp};
 
 const STRANGER: Endpoint = ([198, 19, 7, 7], 9999);
 
@@ -232,6 +232,48 @@ fn inbound_packets_do_not_refresh_a_mapping() {
             }
             assert_eq!(last, seconds, "{flags:x} from {from:?} after {more:x?}");
         }
+    }
+}
+
+/// Tests that an outside host can neither keep a mapping of ICMP queries by queries of its own, which the inside host
+/// would answer, nor make one by queries to the inside host's own address (RFC 5508, REQ-1: queries come from inside).
+#[test]
+fn queries_from_outside_are_refused_and_replies_from_inside_make_and_keep_no_mapping() {
+    // Echo and timestamp.
+    for (query, reply) in [(8, 0), (13, 14)] {
+        let mut nat = nat(|_| ());
+        assert_eq!(out(&mut nat, &echo(CLIENT.0, STRANGER.0, reply, 77), 0), Err(Refusal::NoMapping));
+        assert_eq!(nat.len(), 0);
+        out(&mut nat, &echo(CLIENT.0, SERVER.0, query, 77), 0).unwrap();
+        let mut last = 0;
+        for second in (10..1000).step_by(10) {
+            let now = second * SECOND;
+            for from in [SERVER.0, STRANGER.0] {
+                assert_eq!(into(&mut nat, &echo(from, OUTSIDE, query, 77), now), Err(Refusal::NoMapping), "{query}");
+                assert_eq!(out(&mut nat, &echo(CLIENT.0, from, reply, 77), now), Err(Refusal::NoMapping), "{reply}");
+            }
+            if into(&mut nat, &echo(SERVER.0, OUTSIDE, reply, 77), now).is_ok() {
+                last = second;
+            }
+        }
+        assert_eq!(last, 60, "{query}");
+    }
+}
+
+/// Tests that queries that were answered take no flow of UDP from their host, or from others, however many there are.
+#[test]
+fn answered_icmp_queries_give_way_to_new_mappings() {
+    for (most, most_per_host) in [(100, 4), (4, 100)] {
+        let mut nat = nat(|config| (config.most, config.most_per_host) = (most, most_per_host));
+        for id in 1..=9 {
+            let left = out(&mut nat, &echo(CLIENT.0, SERVER.0, 8, id), u64::from(id)).unwrap();
+            let outside = u16::from_be_bytes([left[24], left[25]]);
+            into(&mut nat, &echo(SERVER.0, OUTSIDE, 0, outside), u64::from(id)).unwrap();
+            out(&mut nat, &echo(CLIENT.0, SERVER.0, 8, id), u64::from(id)).unwrap();
+        }
+        assert_eq!((nat.len(), nat.early_drops()), (4, 5), "{most} {most_per_host}");
+        query(&mut nat, CLIENT, 10).unwrap();
+        assert_eq!((nat.len(), nat.early_drops()), (4, 6), "{most} {most_per_host}");
     }
 }
 
