@@ -145,8 +145,13 @@ impl Router {
     pub(super) fn refuse(&mut self, from: u16, packet: Boxed, reason: DropReason, mtu: u32, now: Nanos) {
         let stats = &mut self.stats[usize::from(from).min(OUTSIDE)];
         stats.drops.add_many(reason, packets(&packet));
-        let addrs = self.addrs.get(usize::from(from));
-        if let Some((sender, own)) = source(&packet).and_then(|sender| Some((sender, addrs?.address_towards(sender)?)))
+        // An uplink may have link-local addresses alone: then another address of the router serves (RFC 4443, section
+        // 2.2; RFC 1812, section 4.3.2.4).
+        let own = |sender: IpAddr| {
+            let near = self.addrs.get(usize::from(from))?.address_towards(sender);
+            near.or_else(|| self.addrs.iter().find_map(|port| port.address_towards(sender)))
+        };
+        if let Some((sender, own)) = source(&packet).and_then(|sender| Some((sender, own(sender)?)))
             && let Some(kind) = icmp::kind_of(&packet, reason)
             // By the kernel's tables a directed broadcast (RFC 1812, section 4.3.2.7) or an anycast address (RFC 4443,
             // section 2.4 (e.6)): packets from addresses of the ports do not get here.

@@ -173,6 +173,50 @@ fn errors_over_ipv6_are_limited_and_packet_too_big_passes_beside_others() {
     });
 }
 
+/// Tests that senders behind a port without an address of its own, or with link-local ones alone, as an uplink may
+/// have, hear what stops their packets from an address of the other port (RFC 4443, sections 2.2, 3.2 and 3.3).
+#[test]
+fn errors_to_a_port_without_a_global_address_come_from_one_of_the_other_port() {
+    in_both_forms(|| {
+        let mut here = Bench::new(1400);
+        let mut routes = Routes::new(4);
+        for port in [0, 1] {
+            let action = Action::Forward { port, via: None, mtu: 1400 };
+            routes.insert(Table::Main, [198, 18, port as u8 + 1, 0].into(), 24, action).unwrap();
+            routes.insert(Table::Main, v6(port + 1, 0).into(), 64, action).unwrap();
+        }
+        let link_local = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+        let inside = InterfaceAddrs {
+            mac: OWN[0],
+            mtu: 1400,
+            v4: vec![([198, 18, 1, 1].into(), 24)],
+            v6: vec![(v6(1, 1), 64)],
+        };
+        let outside = InterfaceAddrs { mac: OWN[1], mtu: 1400, v4: Vec::new(), v6: vec![(link_local, 64)] };
+        let neighbours = [&[by_hand(OLD)], &neighbours()[..]].concat();
+        let tables = Tables { routes, ports: [inside, outside], neighbours };
+        assert!(here.sender.send(Message::Tables(Box::new(tables))));
+        here.round(0);
+        let to_client = |hop_limit: u8, len: usize| {
+            let (src, dst) = (v6(2, 2).octets(), v6(1, 2).octets());
+            let ip = Ip::V6(V6 { src, dst, hop_limit, ..V6::new(1, 0, 0) });
+            link(1).wrap(&Packet { ip, l4: udp(), data: vec![7; len] }.bytes())
+        };
+        let over_v4 = short(1, 1, ([198, 18, 2, 2], 9), ([198, 18, 1, 2], 7));
+        for (now, frame) in [(0, to_client(1, 10)), (2_000_000, to_client(64, 1400)), (4_000_000, over_v4)] {
+            here.give(1, vec![frame]);
+            here.rounds(now);
+            here.rounds(now + 1_000_000);
+        }
+        let sent = here.sent(1);
+        // Time exceeded, packet too big, and time exceeded of IPv4.
+        let [exceeded, too_big, over_v4] = &sent[..] else { panic!("{sent:x?}") };
+        assert_eq!((&exceeded[22..38], exceeded[54]), (&v6(1, 1).octets()[..], 3));
+        assert_eq!((&too_big[22..38], too_big[54]), (&v6(1, 1).octets()[..], 2));
+        assert_eq!((&over_v4[26..30], over_v4[34]), (&[198, 18, 1, 1][..], 11));
+    });
+}
+
 /// Tests that no ICMP error is sent about packets from and to reserved addresses (240.0.0.0/4) and limited and directed
 /// broadcasts (RFC 1812, section 4.3.2.7), nor about packets from anycast addresses (RFC 4443, section 2.4 (e.6)), and
 /// that they use up none of the rate limit.
