@@ -6,7 +6,7 @@ use segue::packet::{Frag, Start, Tunnels, Unit};
 use segue::time::Nanos;
 
 use super::fields::{is_forwardable, page_of, source};
-use super::state::{Boxed, HERE, INSIDE, OUTSIDE, Router};
+use super::state::{Boxed, HERE, OUTSIDE, Router};
 use crate::forward::{DropReason, Verdict};
 use crate::icmp;
 use crate::ingress::packets;
@@ -36,9 +36,9 @@ impl Router {
         }
     }
 
-    /// Drops packets with a forged source: an address of this router (RFC 1812, section 5.3.8), or on the inside an
-    /// address that is not routed there; with NAT also one that no router forwards, for which there must be no mapping.
-    /// Packets for the host itself are left to its own check.
+    /// Drops packets with a forged source: an address of this router (RFC 1812, section 5.3.8), on the inside one that
+    /// is not routed there, or on the outside one that is routed elsewhere; with NAT also one that no router forwards,
+    /// for which there must be no mapping. Packets for the host itself are left to its own check.
     fn without_forged(&mut self, from: u16, mut batch: Vec<Boxed>) -> Vec<Boxed> {
         let Router { addrs, nat, stats, pair, source_check, forwarder, .. } = self;
         let is_own = |source: IpAddr| match source {
@@ -55,9 +55,7 @@ impl Router {
             }
             // Without NAT, the forwarder finds what no router forwards.
             let reason = match is_forwardable(source) {
-                true if usize::from(from) == INSIDE && !source_check.allows(&forwarder.routes, from, source) => {
-                    DropReason::ReversePath
-                }
+                true if !source_check.allows(&forwarder.routes, from, source) => DropReason::ReversePath,
                 false if nat.is_some() => DropReason::Source,
                 _ => return None,
             };

@@ -25,8 +25,6 @@ use crate::nat::{self, Nat};
 use crate::port_pair::{self, Crossing, PortConfig, PortPair};
 use crate::route::{Neighbours, Routes};
 
-/// Index of the port on the inside, whose sources are checked.
-pub(super) const INSIDE: usize = 0;
 /// Index of the port on the outside of a NAT.
 pub const OUTSIDE: usize = 1;
 /// Ingress number of packets that the router itself creates, such as ICMP errors.
@@ -120,7 +118,7 @@ pub fn knobs(names: [&str; 2], gro: [Option<gro::Config>; 2], budget: usize, has
 }
 
 pub(super) fn tune_source_check(dial: &mut Dial<'_>, mode: &mut u64) {
-    let help = "sources from inside: strict, those routed back there; loose, those with a route";
+    let help = "sources: strict, those routed back by their port; loose, from inside those with a route";
     let values = Values::Names(source_check::MODES);
     dial.number(|| Knob { values, ..Knob::switch("net.route.source_check", help) }, mode);
 }

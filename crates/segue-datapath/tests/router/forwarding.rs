@@ -173,6 +173,45 @@ fn errors_over_ipv6_are_limited_and_packet_too_big_passes_beside_others() {
     });
 }
 
+/// Tests that packets from outside whose source is of the inside network, or an address of this host, reach no inside
+/// host, neither by its mapping nor by its own address, and cause no error there (RFC 6092, REC-6), unless the check is
+/// switched off for the outside.
+#[test]
+fn sources_of_the_inside_are_dropped_where_they_come_from_outside() {
+    let mapped = ([198, 18, 2, 100], 7000);
+    let genuine = [[198, 18, 2, 2], [198, 19, 0, 5], [203, 0, 113, 5]];
+    // Two other hosts inside, the host of the mapping, and this host.
+    let forged = [[198, 18, 1, 77], [10, 1, 0, 5], [198, 18, 1, 2], [192, 0, 2, 9]];
+    for (mode, passed, dropped) in [(1, 4, 6), (2, 9, 0), (0, 9, 0)] {
+        in_both_forms(|| {
+            let mut here = Bench::with_nat(1500, Some(mapped.0.into()));
+            here.local = Some([192, 0, 2, 9].into());
+            here.tables(SECOND, &[&[by_hand(OLD)], &neighbours()[..]].concat());
+            if mode != 1 {
+                let knobs = Knobs::of(|dial| here.router.tune(dial));
+                knobs.set("net.route.source_check", mode).unwrap();
+                knobs.follow(&mut 0, |dial| here.router.tune(dial));
+            }
+            here.give(0, vec![short(0, 64, ([198, 18, 1, 2], 7000), ([198, 18, 2, 2], 9))]);
+            here.rounds(SECOND);
+            let over_v6 = |src: Ipv6Addr| {
+                let ip = Ip::V6(V6 { src: src.octets(), dst: v6(1, 2).octets(), ..V6::new(1, 0, 0) });
+                link(1).wrap(&Packet { ip, l4: udp(), data: vec![7; 10] }.bytes())
+            };
+            here.give(1, genuine.iter().chain(&forged).map(|from| short(1, 64, (*from, 9), mapped)).collect());
+            here.give(1, vec![over_v6(v6(2, 9)), over_v6(v6(1, 9)), short(1, 1, (forged[0], 9), mapped)]);
+            here.rounds(SECOND);
+            here.rounds(SECOND + 1_000_000);
+            let sent = here.sent(0);
+            let to_client = sent.iter().filter(|frame| frame[..6] == CLIENT).count();
+            let counted = here.number("out", Group::Drops, "route_reverse_path");
+            assert_eq!((to_client, counted), (passed, dropped), "{mode}");
+            // An error to the forged sender would have it asked for.
+            assert_eq!(sent.len() > to_client, mode != 1, "{mode}");
+        });
+    }
+}
+
 /// Tests that senders behind a port without an address of its own, or with link-local ones alone, as an uplink may
 /// have, hear what stops their packets from an address of the other port (RFC 4443, sections 2.2, 3.2 and 3.3).
 #[test]
@@ -186,12 +225,8 @@ fn errors_to_a_port_without_a_global_address_come_from_one_of_the_other_port() {
             routes.insert(Table::Main, v6(port + 1, 0).into(), 64, action).unwrap();
         }
         let link_local = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
-        let inside = InterfaceAddrs {
-            mac: OWN[0],
-            mtu: 1400,
-            v4: vec![([198, 18, 1, 1].into(), 24)],
-            v6: vec![(v6(1, 1), 64)],
-        };
+        let inside =
+            InterfaceAddrs { mac: OWN[0], mtu: 1400, v4: vec![([198, 18, 1, 1].into(), 24)], v6: vec![(v6(1, 1), 64)] };
         let outside = InterfaceAddrs { mac: OWN[1], mtu: 1400, v4: Vec::new(), v6: vec![(link_local, 64)] };
         let neighbours = [&[by_hand(OLD)], &neighbours()[..]].concat();
         let tables = Tables { routes, ports: [inside, outside], neighbours };
