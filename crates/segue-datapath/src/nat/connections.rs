@@ -5,7 +5,8 @@
 //! sequence number that its receiver expects (RFC 5961, section 3.2). That number is followed by what the receiver has
 //! acknowledged, and by segments of the sender that directly follow it; segments with other numbers do not move it, so
 //! that an off-path host cannot prepare a reset. FIN is not checked: it closes a connection only with one from the
-//! other side.
+//! other side. Nor does a connection open by a segment that acknowledges something else than what the other side has
+//! sent, so that one host alone cannot make a mapping that lives for hours.
 
 use segue::wire::tcp::{ACK, FIN, RST, SYN};
 
@@ -147,8 +148,8 @@ impl Connections {
 
 /// Distance in bytes by which an acknowledgment from inside may be lower than one seen earlier.
 const REORDERED: i32 = 1 << 24;
-/// Distance in bytes between the sequence number of a reset from inside and the expected one: segments of the sender
-/// may have been lost before the NAT.
+/// Distance in bytes between the sequence number of a reset from inside and the expected one, and between the
+/// acknowledgment by which a connection opens and the expected one: segments may have been lost before the NAT.
 const LOST: i32 = 1 << 20;
 
 impl Connection {
@@ -161,6 +162,12 @@ impl Connection {
         if segment.has(RST) && !self.expects_reset(&seen) {
             return;
         }
+        if let Stage::Opening(sent) = self.stage
+            && segment.flags & (SYN | RST) == 0
+            && !self.may_open(sent, &seen)
+        {
+            return;
+        }
         let is_over = matches!(self.stage, Stage::Closed(_) | Stage::Reset(_));
         if is_over && segment.has(SYN) {
             // A new connection between the same ports.
@@ -170,6 +177,16 @@ impl Connection {
         if !segment.has(RST) {
             self.follow(&seen);
         }
+    }
+
+    /// Returns whether a segment without SYN may be of a connection that opens, of which the sides `sent` have sent:
+    /// whether it acknowledges about what the other side has sent. That is not known where a SYN with data was
+    /// acknowledged without them (RFC 7413).
+    fn may_open(&self, sent: [bool; 2], seen: &ObservedPacket) -> bool {
+        let (segment, other) = (&seen.segment, usize::from(seen.is_outbound));
+        self.next[other].map_or(sent[other], |next| {
+            segment.has(ACK) && (segment.ack.wrapping_sub(next) as i32).unsigned_abs() <= LOST.unsigned_abs()
+        })
     }
 
     /// Returns whether a segment with RST has the sequence number that its receiver expects, or answers the SYN of its
@@ -186,8 +203,10 @@ impl Connection {
     }
 
     /// Follows the sequence numbers of both sides. An acknowledgment from inside says what is expected from outside;
-    /// outside, only segments right after the last one count.
+    /// outside, only segments right after the last one count, and while the connection opens, each answer to the SYN of
+    /// the inside: another one may have another number, such as that of a server that has begun anew.
     fn follow(&mut self, seen: &ObservedPacket) {
+        let is_opening = matches!(self.stage, Stage::Opening(_));
         let (segment, [inside, outside]) = (&seen.segment, &mut self.next);
         if seen.is_outbound {
             let is_ahead = |next: u32| segment.end().wrapping_sub(next) as i32 > 0;
@@ -198,9 +217,13 @@ impl Connection {
             if segment.has(ACK) && !outside.is_some_and(is_old) {
                 *outside = Some(segment.ack);
             }
-        } else if *outside == Some(segment.seq) || outside.is_none() && segment.has(SYN) {
-            let is_answer = !segment.has(ACK) || inside.is_none_or(|next| next == segment.ack);
-            if outside.is_some() || is_answer {
+        } else {
+            let is_answer = segment.has(ACK) && *inside == Some(segment.ack);
+            let may_begin = match outside {
+                None => is_answer || inside.is_none() || !segment.has(ACK),
+                Some(_) => is_answer && is_opening,
+            };
+            if *outside == Some(segment.seq) || segment.has(SYN) && may_begin {
                 *outside = Some(segment.end());
             }
         }
@@ -302,7 +325,7 @@ mod tests {
     fn a_connection_takes_a_free_place_then_that_of_a_closed_one_of_one_being_opened_and_of_the_oldest() {
         let from =
             |port: u16, flags: u8, seq: u32| ObservedPacket { remote: (7, port), ..packet(OUTBOUND, flags, seq, 0, 0) };
-        let answer = |port: u16| ObservedPacket { is_outbound: false, ..from(port, ACK, 0) };
+        let answer = |port: u16| ObservedPacket { remote: (7, port), ..packet(INBOUND, ACK, 0, 101, 0) };
         let ports = |connections: &Connections| -> Vec<u16> {
             connections.tracked.iter().flatten().map(|one| one.remote.1).collect()
         };
@@ -466,6 +489,14 @@ mod tests {
             connection.follow(&packet(INBOUND, flags, seq, ack, len));
             assert_eq!(connection.next, [next[0], after], "{next:?} {flags:#x} {seq} {ack} {len}");
         }
+        // While the connection opens, another answer to the SYN counts, and nothing else.
+        for (flags, ack, after) in
+            [(SYN | ACK, 1000, 71), (SYN | ACK, 1001, 5000), (SYN, 1000, 5000), (ACK, 1000, 5000)]
+        {
+            let mut connection = connection(Stage::Opening([true; 2]), [Some(1000), Some(5000)]);
+            connection.follow(&packet(INBOUND, flags, 70, ack, 0));
+            assert_eq!(connection.next, [Some(1000), Some(after)], "{flags:#x} {ack}");
+        }
     }
 
     /// Tests that each segment moves a connection to the right state (RFC 5382, section 5); the flags in a stage are
@@ -510,6 +541,38 @@ mod tests {
         ] {
             let found = before.after(packet(is_outbound, flags, 0, 0, len));
             assert_eq!(format!("{found:?}"), format!("{after:?}"), "{before:?} {is_outbound} {flags:#x} {len}");
+        }
+    }
+
+    /// Tests that a segment opens a connection only if it acknowledges what the other side has sent, or a mebibyte more
+    /// or less at most, and not before the other side has sent, whatever its own number is.
+    #[test]
+    fn a_connection_opens_by_an_acknowledgment_of_what_the_other_side_has_sent() {
+        let lost = LOST.unsigned_abs();
+        let (begun, answered) = ([true, false], [true; 2]);
+        let (syn, both) = ([Some(1000), None], [Some(1000), Some(5000)]);
+        for (sent, next, is_outbound, flags, ack, is_open) in [
+            (answered, both, OUTBOUND, ACK, 5000, true),
+            (answered, both, OUTBOUND, FIN | ACK, 5000, true),
+            (answered, both, OUTBOUND, ACK, 5000 + lost, true),
+            (answered, both, OUTBOUND, ACK, 5001 + lost, false),
+            (answered, both, OUTBOUND, ACK, 5000_u32.wrapping_sub(lost), true),
+            (answered, both, OUTBOUND, ACK, 4999_u32.wrapping_sub(lost), false),
+            (answered, both, OUTBOUND, 0, 5000, false),
+            (answered, both, INBOUND, ACK, 1000, true),
+            (answered, both, INBOUND, ACK, 1 << 31, false),
+            (begun, both, INBOUND, ACK, 1000, true),
+            (begun, both, INBOUND, FIN | ACK, 1 << 31, false),
+            (begun, syn, INBOUND, ACK, 1000, true),
+            (begun, syn, OUTBOUND, ACK, 5000, false),
+            // The answer was to something else than what is known here.
+            (answered, syn, OUTBOUND, ACK, 5000, true),
+        ] {
+            let mut connection = connection(Stage::Opening(sent), next);
+            connection.see(packet(is_outbound, flags, 70, ack, 0));
+            let found = matches!(connection.stage, Stage::Open(_));
+            assert_eq!(found, is_open, "{sent:?} {next:?} {is_outbound} {flags:#x} {ack}");
+            assert!(is_open || connection.next == next, "nothing is learned from others");
         }
     }
 

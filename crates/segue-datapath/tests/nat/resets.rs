@@ -162,6 +162,52 @@ fn strangers_and_resets_add_no_connection() {
     assert_eq!(state(&nat), TcpState::Opening);
 }
 
+/// Checks the state of a mapping after these steps.
+#[track_caller]
+fn assert_state(steps: &[Step], expected: TcpState) {
+    let mut nat = nat(|_| ());
+    steps.iter().for_each(|step| send(&mut nat, *step, 0));
+    assert_eq!(state(&nat), expected, "{steps:?}");
+}
+
+/// Tests that neither side alone opens a connection, which its mapping would live by for hours: neither a host inside
+/// that has not seen the answer to its SYN, nor a forged segment from outside.
+#[test]
+fn a_connection_opens_with_the_numbers_of_both_sides_alone() {
+    let blind = (true, ACK, 1, 0x4000_0000, 0);
+    let forged = (false, DATA, 70, 0x4000_0000, 10);
+    for steps in [
+        &[OPEN[0], OPEN[1], blind][..],
+        &[OPEN[0], blind, OPEN[1], blind],
+        &[blind, OPEN[0], OPEN[1], blind],
+        &[OPEN[0], forged],
+        &[OPEN[0], OPEN[1], forged],
+    ] {
+        assert_state(steps, TcpState::Opening);
+        let expected = if steps.contains(&OPEN[1]) { TcpState::Open } else { TcpState::Opening };
+        assert_state(&[steps, &OPEN[2..]].concat(), expected);
+    }
+}
+
+/// Tests that a connection opens by the number of the last answer to the last SYN: where the server begins anew, or the
+/// client, before the first answer has come through.
+#[test]
+fn a_connection_opens_after_another_answer_or_another_syn() {
+    let other = 0x5555_0000;
+    let again = (false, SYN | ACK, other, 1, 0);
+    assert_state(&[OPEN[0], OPEN[1], OPEN[0], again, (true, ACK, 1, other + 1, 0)], TcpState::Open);
+    // One that answers another SYN is forged.
+    let forged = (false, SYN | ACK, other, 2, 0);
+    assert_state(&[OPEN[0], OPEN[1], forged, (true, ACK, 1, other + 1, 0)], TcpState::Opening);
+    assert_state(&[OPEN[0], OPEN[1], forged, OPEN[2]], TcpState::Open);
+    let (mine, its) = (0x3000_0000, (false, SYN | ACK, other, 0x3000_0001, 0));
+    let anew = [(true, SYN, mine, 0, 0), its, (true, ACK, mine + 1, other + 1, 0)];
+    assert_state(&[&OPEN[..2], &anew].concat(), TcpState::Open);
+    // The server acknowledges a SYN without the data that it carries (RFC 7413).
+    let data = (true, SYN, 0, 0, 500);
+    assert_state(&[data, OPEN[1], OPEN[2]], TcpState::Open);
+}
+
 #[test]
 fn a_reset_connection_stays_so_whatever_closes_it_again() {
     let steps = [(false, RST, 1, 1, 0), (true, 0x11, 1, 1, 0), (false, 0x11, 1, 2, 0)];
