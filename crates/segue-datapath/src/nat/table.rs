@@ -48,6 +48,8 @@ pub(super) struct Table {
     links: Links,
     host_links: Links,
     cursor: usize,
+    /// Time of the last sweep for a packet that found no room.
+    swept: Option<Nanos>,
     tries: u64,
     early_drops: u64,
     /// Slot of the mapping that a hairpinned packet is for, which is not evicted for that of its sender.
@@ -65,6 +67,9 @@ struct Host {
 
 /// Number of slots that are examined for an expired mapping when the table is full or no port is free.
 const SWEEP_FOR_ROOM: usize = 256;
+/// Least time between two such sweeps, nanoseconds. All slots are examined in a quarter of a second, and packets that
+/// find no room cost no more than others.
+const SWEEP_INTERVAL: u64 = 1_000_000;
 /// Number of assured mappings of a host at its limit that are examined for an expired one.
 const EXAMINED: usize = 16;
 /// Size of the random sample from which a mapping of the heaviest host is evicted when the table is full of assured
@@ -85,6 +90,7 @@ impl Table {
             links: Links::default(),
             host_links: Links::default(),
             cursor: 0,
+            swept: None,
             tries: config.seed,
             early_drops: 0,
             target: None,
@@ -212,7 +218,7 @@ impl Table {
             self.early_drop(slot, now);
             return Ok(());
         }
-        self.sweep(now, SWEEP_FOR_ROOM);
+        self.sweep_for_room(now);
         if self.len() >= self.config.most
             && let Some(slot) =
                 self.of_heavier_host(host, |table, number| Some((number % table.slots.len().max(1) as u64) as u32))
@@ -312,7 +318,7 @@ impl Table {
             self.early_drop(slot, now);
             return free(self);
         }
-        self.sweep(now, SWEEP_FOR_ROOM);
+        self.sweep_for_room(now);
         free(self).or_else(|| {
             let slot = self
                 .of_heavier_host(host, |table, number| table.slot_outside(protocol, first + (number % count) as u16))?;
@@ -329,6 +335,14 @@ impl Table {
             self.remove(slot);
         }
         is_over
+    }
+
+    /// Examines the next slots for a packet that finds no room, unless that was done a moment ago.
+    fn sweep_for_room(&mut self, now: Nanos) {
+        if self.swept.is_none_or(|swept| now.0.saturating_sub(swept.0) >= SWEEP_INTERVAL) {
+            self.swept = Some(now);
+            self.sweep(now, SWEEP_FOR_ROOM);
+        }
     }
 
     /// Examines the next `count` slots and removes expired mappings.

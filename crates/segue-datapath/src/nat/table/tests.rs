@@ -183,6 +183,28 @@ fn a_sweep_looks_at_as_many_places_as_it_may_and_goes_on_where_it_ended() {
     assert!(table.hosts.is_empty() && table.inside.is_empty() && table.outside.is_empty());
 }
 
+/// Tests that a flood of packets that find no room, in a table of connections that never give way, examines the table
+/// no more often than a single packet.
+#[test]
+fn packets_that_find_no_room_look_for_ended_mappings_once_in_a_millisecond() {
+    let life = Config::new(Ipv4Addr::UNSPECIFIED, 0).timeouts.tcp_open;
+    let mut table = new(300, 999, PORTS);
+    for port in 2000..2300 {
+        open(&mut table, (A, port), 0);
+    }
+    for (now, cursor) in [(5, 256), (4 + SWEEP_INTERVAL, 256), (5 + SWEEP_INTERVAL, 2 * 256 - 300)] {
+        for port in 1..=1000 {
+            assert_eq!(udp(&mut table, (B, port), now, false), Err(Refusal::Full));
+        }
+        assert_eq!(table.cursor, cursor, "{now}");
+    }
+    // What has ended makes room for more than one.
+    for port in 1..=256 {
+        assert!(udp(&mut table, (B, port), life + 1, false).is_ok(), "{port}");
+    }
+    assert_eq!((table.len(), table.early_drops()), (300, 0));
+}
+
 /// Tests that keys with the same hash of 32 bits are told apart: among so many ports there are some.
 #[test]
 fn mappings_whose_keys_have_the_same_hash_are_told_apart() {
