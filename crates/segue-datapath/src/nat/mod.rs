@@ -10,9 +10,10 @@
 //! The fragments of a datagram are translated as its first one was; a fragment that arrives before the first is for the
 //! caller to keep ([`Done::FirstMissing`]).
 //!
-//! Tables are bounded, altogether and for each inside host. Where there is no room, mappings that were not answered, or
-//! whose TCP connections are not open, give way to new ones. Mappings end after a time without packets from inside:
-//! no outside host can keep them (RFC 4787, REQ-6). Protocols without ports are refused by name.
+//! Tables are bounded, altogether and for each inside host. Where there is no room, mappings of ICMP, those of UDP
+//! whose hosts have not sent again after an answer, and those whose TCP connections are not open give way to new ones.
+//! Mappings end after a time without packets from inside: no outside host can keep them (RFC 4787, REQ-6). ICMP queries
+//! come from inside alone. Protocols without ports are refused by name.
 
 mod config;
 mod connections;

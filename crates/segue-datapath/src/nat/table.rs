@@ -31,6 +31,8 @@ pub struct Mapping {
     asked: u32,
     /// Whether an address to which the host has sent has answered.
     is_answered: bool,
+    /// Whether the host has sent again after an answer.
+    goes_on: bool,
 }
 
 #[derive(Debug)]
@@ -122,6 +124,7 @@ impl Table {
             packets: [0; 2],
             asked: 0,
             is_answered: false,
+            goes_on: false,
         });
         Ok(())
     }
@@ -182,7 +185,7 @@ impl Table {
         self.make_room(inside.0, now)?;
         let outside = self.free_port(protocol, inside, now).ok_or(Refusal::Ports)?;
         let (connections, packets) = (Connections::default(), [0; 2]);
-        let (asked, is_answered) = (seen.remote.0, false);
+        let (asked, is_answered, goes_on) = (seen.remote.0, false, false);
         let slot = self.insert(Mapping {
             protocol,
             inside,
@@ -193,6 +196,7 @@ impl Table {
             packets,
             asked,
             is_answered,
+            goes_on,
         });
         self.see(slot, seen, now);
         Ok(outside)
@@ -433,6 +437,7 @@ impl Mapping {
         let is_tcp = self.protocol == Protocol::Tcp;
         self.packets[usize::from(!seen.is_outbound)] += 1;
         if seen.is_outbound {
+            self.goes_on |= self.is_answered;
             self.asked = seen.remote.0;
             // A reset may be the answer to whatever came from outside.
             if !is_tcp || seen.segment.flags & RST == 0 {
@@ -452,12 +457,12 @@ impl Mapping {
     }
 
     /// Returns whether the mapping is kept until its timeout: a configured one, one with an open TCP connection,
-    /// and one of UDP that was answered. Others give way to new ones where there is no room, those of ICMP queries as
-    /// in Linux, where they are answered within a round trip or not at all.
+    /// and one of UDP whose host has sent again after an answer. Others give way to new ones where there is no room: a
+    /// query that was answered, such as one of DNS or ICMP, needs its mapping no longer.
     fn is_assured(&self) -> bool {
         let is_used = match self.protocol {
             Protocol::Tcp => self.connections.state() == TcpState::Open,
-            Protocol::Udp => self.is_answered,
+            Protocol::Udp => self.goes_on,
             Protocol::Icmp => false,
         };
         self.is_static || is_used

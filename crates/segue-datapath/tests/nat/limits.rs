@@ -25,9 +25,11 @@ fn send_request(nat: &mut Nat, from: Endpoint, now: u64) -> Result<(), Refusal> 
     out(nat, &udp(from, SERVER, 1), now).map(drop)
 }
 
+/// Sends a request, its answer, and another request, so that the mapping is kept.
 fn send_request_and_answer(nat: &mut Nat, from: Endpoint, now: u64) -> Result<(), Refusal> {
     let left = out(nat, &udp(from, SERVER, 1), now)?;
-    into(nat, &udp(SERVER, (OUTSIDE, judge(&left).transport.unwrap().ports.0), 1), now).map(drop)
+    into(nat, &udp(SERVER, (OUTSIDE, judge(&left).transport.unwrap().ports.0), 1), now)?;
+    send_request(nat, from, now)
 }
 
 /// Returns the inside ports of the mappings that are alive, in the order of their numbers.

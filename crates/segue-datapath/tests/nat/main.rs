@@ -537,10 +537,11 @@ fn tcp_mapping_expires_with_its_longest_lived_connection() {
 fn nat_tables_are_bounded_and_evict_or_refuse_when_full() {
     let mut nat = nat(|config| (config.most, config.most_per_host) = (10, 4));
     let from = |host: u8, port| ([198, 18, 0, host], port);
-    // With an answer, mappings are kept for their time.
+    // With an answer and another packet, mappings are kept for their time.
     let answered = |nat: &mut Nat, from: Endpoint, now| {
         let left = out(nat, &udp(from, SERVER, 1), now)?;
-        into(nat, &udp(SERVER, (OUTSIDE, judge(&left).transport.unwrap().ports.0), 1), now).map(drop)
+        into(nat, &udp(SERVER, (OUTSIDE, judge(&left).transport.unwrap().ports.0), 1), now)?;
+        out(nat, &udp(from, SERVER, 1), now).map(drop)
     };
     for port in 1..=4 {
         answered(&mut nat, from(1, port), 0).unwrap();

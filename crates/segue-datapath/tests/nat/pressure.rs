@@ -18,9 +18,15 @@ fn query(nat: &mut Nat, from: Endpoint, now: u64) -> Result<u16, Refusal> {
 }
 
 /// Sends a UDP packet to the server, which answers.
-fn query_and_answer(nat: &mut Nat, from: Endpoint, now: u64) -> Result<(), Refusal> {
+fn query_once(nat: &mut Nat, from: Endpoint, now: u64) -> Result<(), Refusal> {
     let port = query(nat, from, now)?;
     into(nat, &udp(SERVER, (OUTSIDE, port), 1), now).map(drop)
+}
+
+/// Sends a UDP packet to the server, which answers, and another one, so that the mapping is kept.
+fn query_and_answer(nat: &mut Nat, from: Endpoint, now: u64) -> Result<(), Refusal> {
+    query_once(nat, from, now)?;
+    query(nat, from, now).map(drop)
 }
 
 #[test]
@@ -42,7 +48,7 @@ fn one_station_with_many_sources_keeps_no_other_host_from_new_flows() {
     }
     assert_eq!(opened, 1000);
     let alive = nat.mappings(Nanos(10 * SECOND)).filter(|one| one.inside.0 == 0xc612_0101).count();
-    assert_eq!(alive, 1500, "no flow that was answered gave way");
+    assert_eq!(alive, 1500, "no flow that was answered and went on gave way");
     assert!(nat.early_drops() > 30_000 && nat.len() <= 65_536, "{} of {}", nat.early_drops(), nat.len());
 }
 
@@ -257,6 +263,22 @@ fn queries_from_outside_are_refused_and_replies_from_inside_make_and_keep_no_map
             }
         }
         assert_eq!(last, 60, "{query}");
+    }
+}
+
+/// Tests that a host with very many single queries, such as a resolver, never comes to its limit, and that they take no
+/// flow that goes on.
+#[test]
+fn a_query_of_udp_that_was_answered_gives_way_and_a_flow_that_goes_on_does_not() {
+    for (most, most_per_host) in [(100, 4), (4, 100)] {
+        let mut nat = nat(|config| (config.most, config.most_per_host) = (most, most_per_host));
+        query_and_answer(&mut nat, CLIENT, 0).unwrap();
+        for port in 1..=20 {
+            query_once(&mut nat, (CLIENT.0, port), u64::from(port)).unwrap();
+        }
+        let mut ports: Vec<u16> = nat.mappings(Nanos(20)).map(|mapping| mapping.inside.1).collect();
+        ports.sort_unstable();
+        assert_eq!((ports, nat.early_drops()), (vec![18, 19, 20, CLIENT.1], 17), "{most} {most_per_host}");
     }
 }
 

@@ -26,11 +26,12 @@ fn seen(is_outbound: bool, flags: u8, seq: u32, ack: u32) -> ObservedPacket {
     }
 }
 
-/// Sends a datagram from inside, which the server answers at once if `is_answered`.
+/// Sends a datagram from inside, which the server answers at once if `is_answered`, and then another one.
 fn udp(table: &mut Table, inside: (u32, u16), now: u64, is_answered: bool) -> Result<u16, Refusal> {
     let port = table.outbound(Protocol::Udp, inside, seen(true, 0, 0, 0), Nanos(now))?;
     if is_answered {
         assert!(table.by_outside(Protocol::Udp, port, Nanos(now), Some(seen(false, 0, 0, 0))).is_some());
+        assert_eq!(table.outbound(Protocol::Udp, inside, seen(true, 0, 0, 0), Nanos(now)), Ok(port));
     }
     Ok(port)
 }
