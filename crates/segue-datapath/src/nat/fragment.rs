@@ -13,7 +13,7 @@ use segue::time::Nanos;
 use segue::wire::{ipv4, read_u16, read_u32, write_u16};
 
 use super::outcome::{Done, Refusal};
-use super::random::random;
+use super::random::Random;
 use super::rewrite::{self, Side};
 use crate::slots::SlotMap;
 
@@ -93,12 +93,13 @@ pub(super) struct FragmentTable {
     /// Identifications in use outside, by destination and protocol, and the datagram that uses each.
     ids: SlotMap<(u32, u8, u16), Key>,
     next: u64,
-    seed: u64,
+    random: Random,
 }
 
 impl FragmentTable {
     pub(super) fn new(seed: u64) -> FragmentTable {
-        FragmentTable { entries: SlotMap::default(), order: VecDeque::new(), ids: SlotMap::default(), next: 0, seed }
+        let (entries, ids, random) = (SlotMap::default(), SlotMap::default(), Random::new(seed));
+        FragmentTable { entries, order: VecDeque::new(), ids, next: 0, random }
     }
 
     /// Translates or drops a later fragment like the first one; returns [`Done::FirstMissing`] if the first one has not
@@ -192,7 +193,7 @@ impl FragmentTable {
         if is_free(datagram.id) {
             return datagram.id;
         }
-        let start = random(&mut self.seed) as u16;
+        let start = self.random.number() as u16;
         // There are fewer datagrams than identifications.
         (0..=u16::MAX).map(|step| start.wrapping_add(step)).find(|id| is_free(*id)).unwrap_or(datagram.id)
     }

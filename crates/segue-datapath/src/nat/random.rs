@@ -1,23 +1,35 @@
 //! Random numbers for the choice of ports and identifications.
 
-/// Returns the next pseudo-random number (SplitMix64); it is unpredictable only while the seed is secret.
-pub(super) fn random(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut mixed = *state;
-    mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ mixed >> 31
+use segue::hash::Key;
+
+/// A generator of pseudo-random numbers: a keyed hash of their index, so that those that a host sees do not tell the
+/// next ones.
+#[derive(Debug)]
+pub(super) struct Random {
+    key: Key,
+    index: u64,
+}
+
+impl Random {
+    pub(super) fn new(seed: u64) -> Random {
+        Random { key: Key([seed, !seed]), index: 0 }
+    }
+
+    pub(super) fn number(&mut self) -> u64 {
+        self.index = self.index.wrapping_add(1);
+        self.key.hash(&self.index.to_le_bytes())
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::random;
+    use super::*;
 
     #[test]
-    fn the_numbers_are_those_of_splitmix64() {
-        // The numbers of the reference implementation for the seed 1234567.
-        let mut state = 1_234_567;
-        let numbers = [(); 3].map(|()| random(&mut state));
-        assert_eq!(numbers, [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423]);
+    fn each_number_is_the_keyed_hash_of_its_index() {
+        let mut random = Random::new(77);
+        let numbers = [(); 3].map(|()| random.number());
+        assert_eq!(numbers, [1_u64, 2, 3].map(|index| Key([77, !77]).hash(&index.to_le_bytes())));
+        assert_ne!(numbers, [(); 3].map(|()| random.number()));
     }
 }

@@ -7,7 +7,7 @@ use super::config::{Config, Protocol};
 use super::connections::{Connections, ObservedPacket, TcpState};
 use super::outcome::Refusal;
 use super::ports::Ports;
-use super::random::random;
+use super::random::Random;
 use crate::slots::{Index, Links, List, SlotMap};
 
 /// A mapping of an inside address and port to an outside port.
@@ -52,7 +52,7 @@ pub(super) struct Table {
     cursor: usize,
     /// Time of the last sweep for a packet that found no room.
     swept: Option<Nanos>,
-    tries: u64,
+    random: Random,
     early_drops: u64,
     /// Slot of the mapping that a hairpinned packet is for, which is not evicted for that of its sender.
     target: Option<u32>,
@@ -93,7 +93,7 @@ impl Table {
             host_links: Links::default(),
             cursor: 0,
             swept: None,
-            tries: config.seed,
+            random: Random::new(config.seed),
             early_drops: 0,
             target: None,
         }
@@ -260,7 +260,7 @@ impl Table {
         let count = |table: &Table, host: u32| table.hosts.get(&host).map_or(0, |host| host.count);
         let mut heaviest = (count(self, host), None);
         for _ in 0..SAMPLE {
-            let number = random(&mut self.tries);
+            let number = self.random.number();
             let Some(slot) = slot_at(self, number) else { continue };
             let mapping = self.slots.get(slot as usize).and_then(Option::as_ref);
             let Some(mapping) = mapping.filter(|one| one.is_evictable() && self.target != Some(slot)) else { continue };
@@ -313,7 +313,7 @@ impl Table {
             return Some(wanted);
         }
         let count = u64::from(last - first) + 1;
-        let start = (random(&mut self.tries) % count) as u16;
+        let start = (self.random.number() % count) as u16;
         let free = |table: &Table| table.ports.free(protocol, (first, last), start);
         if let Some(port) = free(self) {
             return Some(port);
