@@ -8,7 +8,7 @@ segue::reasons! {
         Fragment = "nat_fragment": "A fragment without its first one, one too many to keep, or an ICMP error about one.",
         TinyFragment = "nat_tiny_fragment": "A first fragment that ends before its ports and checksum.",
         Protocol = "nat_protocol": "A protocol without ports, or an ICMP type without identifier.",
-        NoMapping = "nat_no_mapping": "An inbound packet without a mapping, or an ICMP query from outside or reply from inside.",
+        NoMapping = "nat_no_mapping": "An inbound packet or a reset without a mapping; an ICMP query from outside or reply from inside.",
         Full = "nat_full": "The table of mappings is full.",
         HostFull = "nat_host_full": "The sender has as many mappings as one host may have.",
         Ports = "nat_ports": "No outside port is free.",

@@ -4,12 +4,13 @@ use std::net::Ipv4Addr;
 
 use segue::packet::Packet;
 use segue::time::Nanos;
+use segue::wire::tcp::RST;
 
 use super::config::{Config, Protocol};
 use super::connections::ObservedPacket;
 use super::fragment::{Direction, FragmentTable, Part};
 use super::outcome::{Done, Refusal};
-use super::rewrite::{self, Content, Side, TransportAddr};
+use super::rewrite::{self, Content, Flow, Quoted, Side, TransportAddr};
 use super::table::{Mapping, Table};
 
 /// A translator with its tables.
@@ -69,31 +70,18 @@ impl Nat {
         let flow = rewrite::read(packet)?;
         let address = self.config.address.to_bits();
         if let Content::Error { protocol, quoted } = flow.content {
-            // An inside host reports an error about an inbound packet; it quotes the packet as it was delivered.
-            let inside = quoted.destination;
-            let mapping =
-                self.table.by_inside(protocol, (inside.address, inside.port), now).ok_or(Refusal::NoMapping)?;
-            let outside = TransportAddr { address, port: mapping.outside };
-            if flow.destination.address != address {
-                rewrite::error(packet, &flow, Side::Source, outside, copy)?;
-                return Ok(Done::Translated);
-            }
-            // From one inside host to another by the outside address (RFC 5508, REQ-7); queries are not hairpinned.
-            if quoted.source.address != address || protocol == Protocol::Icmp {
-                return Err(Refusal::NoMapping);
-            }
-            let sender = self.table.by_outside(protocol, quoted.source.port, now, None).ok_or(Refusal::NoMapping)?;
-            let sender = TransportAddr { address: sender.inside.0, port: sender.inside.1 };
-            rewrite::error(packet, &flow, Side::Source, outside, copy)?;
-            rewrite::error(packet, &flow, Side::Destination, sender, copy)?;
-            return Ok(Done::Hairpin);
+            return self.leave_error(packet, &flow, (protocol, quoted), now, copy);
         }
         // A reply answers no query that was translated: none comes in. It would make or keep a mapping for any outside
         // host that asks the inside host by its own address.
         if matches!(flow.content, Content::Query { is_reply: true }) {
             return Err(Refusal::NoMapping);
         }
-        let (protocol, source) = (flow.protocol(), flow.source);
+        let (protocol, inside) = (flow.protocol(), (flow.source.address, flow.source.port));
+        // Nor does a reset make one: it may answer what came to the host's own address.
+        if flow.segment.flags & RST != 0 && self.table.by_inside(protocol, inside, now).is_none() {
+            return Err(Refusal::NoMapping);
+        }
         let remote = (flow.destination.address, flow.destination.port);
         // The packet may be for another inside host, by its outside port.
         let is_hairpin = flow.destination.address == address;
@@ -110,12 +98,41 @@ impl Nat {
         };
         // Whatever gives way to the sender's mapping, the target's does not.
         self.table.set_target(target.map(|_| (protocol, flow.destination.port)));
-        let outside = self.table.outbound(protocol, (source.address, source.port), seen, now)?;
+        let outside = self.table.outbound(protocol, inside, seen, now)?;
         rewrite::flow(packet, &flow, Side::Source, TransportAddr { address, port: outside }, copy)?;
         let Some(target) = target else { return Ok(Done::Translated) };
         rewrite::flow(packet, &flow, Side::Destination, TransportAddr { address: target.0, port: target.1 }, copy)?;
         let seen = ObservedPacket { remote: (address, outside), is_hairpin, segment: flow.segment, is_outbound: false };
         let _ = self.table.by_outside(protocol, flow.destination.port, now, Some(seen));
+        Ok(Done::Hairpin)
+    }
+
+    /// Translates the source of an ICMP error of an inside host about an inbound packet, which it quotes as it was
+    /// delivered.
+    fn leave_error<B: AsRef<[u8]>>(
+        &mut self,
+        packet: &mut Packet<B>,
+        flow: &Flow,
+        (protocol, quoted): (Protocol, Quoted),
+        now: Nanos,
+        copy: &mut dyn FnMut(&[u8]) -> Option<B>,
+    ) -> Result<Done, Refusal> {
+        let address = self.config.address.to_bits();
+        let inside = quoted.destination;
+        let mapping = self.table.by_inside(protocol, (inside.address, inside.port), now).ok_or(Refusal::NoMapping)?;
+        let outside = TransportAddr { address, port: mapping.outside };
+        if flow.destination.address != address {
+            rewrite::error(packet, flow, Side::Source, outside, copy)?;
+            return Ok(Done::Translated);
+        }
+        // From one inside host to another by the outside address (RFC 5508, REQ-7); queries are not hairpinned.
+        if quoted.source.address != address || protocol == Protocol::Icmp {
+            return Err(Refusal::NoMapping);
+        }
+        let sender = self.table.by_outside(protocol, quoted.source.port, now, None).ok_or(Refusal::NoMapping)?;
+        let sender = TransportAddr { address: sender.inside.0, port: sender.inside.1 };
+        rewrite::error(packet, flow, Side::Source, outside, copy)?;
+        rewrite::error(packet, flow, Side::Destination, sender, copy)?;
         Ok(Done::Hairpin)
     }
 

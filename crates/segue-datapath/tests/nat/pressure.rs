@@ -248,22 +248,39 @@ fn queries_from_outside_are_refused_and_replies_from_inside_make_and_keep_no_map
     // Echo and timestamp.
     for (query, reply) in [(8, 0), (13, 14)] {
         let mut nat = nat(|_| ());
-        assert_eq!(out(&mut nat, &echo(CLIENT.0, STRANGER.0, reply, 77), 0), Err(Refusal::NoMapping));
+        assert_eq!(out(&mut nat, &echo(CLIENT.0, STRANGER.0, reply, 7777), 0), Err(Refusal::NoMapping));
         assert_eq!(nat.len(), 0);
-        out(&mut nat, &echo(CLIENT.0, SERVER.0, query, 77), 0).unwrap();
+        out(&mut nat, &echo(CLIENT.0, SERVER.0, query, 7777), 0).unwrap();
         let mut last = 0;
         for second in (10..1000).step_by(10) {
             let now = second * SECOND;
             for from in [SERVER.0, STRANGER.0] {
-                assert_eq!(into(&mut nat, &echo(from, OUTSIDE, query, 77), now), Err(Refusal::NoMapping), "{query}");
-                assert_eq!(out(&mut nat, &echo(CLIENT.0, from, reply, 77), now), Err(Refusal::NoMapping), "{reply}");
+                assert_eq!(into(&mut nat, &echo(from, OUTSIDE, query, 7777), now), Err(Refusal::NoMapping), "{query}");
+                assert_eq!(out(&mut nat, &echo(CLIENT.0, from, reply, 7777), now), Err(Refusal::NoMapping), "{reply}");
             }
-            if into(&mut nat, &echo(SERVER.0, OUTSIDE, reply, 77), now).is_ok() {
+            if into(&mut nat, &echo(SERVER.0, OUTSIDE, reply, 7777), now).is_ok() {
                 last = second;
             }
         }
         assert_eq!(last, 60, "{query}");
     }
+}
+
+/// Tests that a reset, which may answer what came to the inside host's own address, makes no mapping, and passes where
+/// there is one.
+#[test]
+fn a_reset_makes_no_mapping() {
+    let mut nat = nat(|_| ());
+    for flags in [4, 0x14] {
+        for to in [STRANGER, (OUTSIDE, 9)] {
+            assert_eq!(out(&mut nat, &tcp(CLIENT, to, flags, 0), 0), Err(Refusal::NoMapping), "{flags:x} {to:?}");
+        }
+    }
+    assert_eq!(nat.len(), 0);
+    out(&mut nat, &tcp(CLIENT, SERVER, 2, 0), 0).unwrap();
+    assert!(out(&mut nat, &tcp(CLIENT, SERVER, 0x14, 0), 0).is_ok());
+    // Of one that has ended it makes no new one.
+    assert_eq!(out(&mut nat, &tcp(CLIENT, SERVER, 4, 0), 241 * SECOND), Err(Refusal::NoMapping));
 }
 
 /// Tests that a host with very many single queries, such as a resolver, never comes to its limit, and that they take no
