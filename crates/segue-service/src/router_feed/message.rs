@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage, AddressProtocol};
 use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
 use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteMetric, RouteProtocol, RouteType, RouteVia,
+    RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteMetric, RouteNextHopFlags, RouteProtocol, RouteType,
+    RouteVia,
 };
 use segue::wire::ethernet;
 use segue_datapath::route::{Action, Hop, Table};
@@ -106,9 +107,12 @@ pub fn read_route(
                     _ => None,
                 });
             }
-            // Of several next hops the first one on a port is taken.
+            // Of several next hops the first one on a port is taken that the kernel has not given up, as it does where
+            // the interface is down.
             RouteAttribute::MultiPath(all) => {
-                let hop = all.iter().find(|hop| port_of(hop.interface_index, ports).is_some()).or(all.first())?;
+                let mut alive = all.iter().filter(|hop| !hop.flags.contains(RouteNextHopFlags::Dead));
+                let on_port = alive.clone().find(|hop| port_of(hop.interface_index, ports).is_some());
+                let hop = on_port.or_else(|| alive.next())?;
                 hops(&RouteAttribute::Oif(hop.interface_index));
                 hop.attributes.iter().for_each(&mut hops);
             }
@@ -233,6 +237,34 @@ mod tests {
         assert!(address(AddressAttribute::Flags(AddressFlags::Managetempaddr | AddressFlags::Noprefixroute)));
         assert!(!address(AddressAttribute::Protocol(AddressProtocol::LinkLocal)));
         assert!(!address(AddressAttribute::Flags(AddressFlags::Permanent)));
+    }
+
+    #[test]
+    fn a_next_hop_that_the_kernel_has_given_up_is_not_taken() {
+        use netlink_packet_route::route::RouteNextHop;
+        let hop = |index: u32, flags: RouteNextHopFlags| {
+            let mut hop = RouteNextHop::default();
+            (hop.interface_index, hop.flags) = (index, flags);
+            hop
+        };
+        let (alive, dead) = (RouteNextHopFlags::empty(), RouteNextHopFlags::Dead | RouteNextHopFlags::Linkdown);
+        let to = |port| Some(Action::Forward { port, via: None, mtu: 1500 });
+        for (hops, expected) in [
+            (vec![hop(4, alive), hop(5, alive)], to(0)),
+            (vec![hop(4, RouteNextHopFlags::Linkdown), hop(5, alive)], to(0)),
+            (vec![hop(4, dead), hop(5, alive)], to(1)),
+            (vec![hop(9, alive), hop(5, alive)], to(1)),
+            // By another interface, and by none.
+            (vec![hop(4, dead), hop(9, alive)], Some(Action::Unreachable)),
+            (vec![hop(4, dead), hop(5, dead)], None),
+        ] {
+            let case = format!("{hops:?}");
+            let hops = vec![RouteAttribute::MultiPath(hops)];
+            let mut message = route(RouteProtocol::Static, "2001:db8:2::", 64, 4, hops);
+            message.attributes.retain(|attribute| !matches!(attribute, RouteAttribute::Oif(_)));
+            let found = read_route(&message, &Nexthops::new(), [4, 5], [1500; 2]);
+            assert_eq!(found.map(|(_, _, action)| action), expected, "{case}");
+        }
     }
 
     #[test]
