@@ -176,15 +176,20 @@ impl ErrorLimits {
         ErrorLimits { all: RATES.map(|(all, _)| limiter(all)), senders, key }
     }
 
-    /// Takes a token for an error of `kind` to `sender`, if one is available. Returns whether there was one, so that
-    /// the error may be sent.
+    /// Takes a token of `sender` for an error of `kind`, and one of all senders, if both are available. Returns whether
+    /// they were, so that the error may be sent.
     pub fn take(&mut self, kind: ErrorKind, sender: IpAddr, now: Nanos) -> bool {
         let bits = match sender {
             IpAddr::V4(sender) => sender.to_ipv6_mapped().to_bits(),
             IpAddr::V6(sender) => sender.to_bits(),
         };
         let place = self.key.hash(&bits.to_be_bytes()) as usize % SENDERS;
-        self.senders[kind as usize][place].take(now) && self.all[kind as usize].take(now)
+        let mut of_sender = self.senders[kind as usize][place];
+        let may = of_sender.take(now) && self.all[kind as usize].take(now);
+        if may {
+            self.senders[kind as usize][place] = of_sender;
+        }
+        may
     }
 }
 

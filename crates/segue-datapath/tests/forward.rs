@@ -1,14 +1,15 @@
 //! Tests of the forwarding step: groups, lookups, and the rewritten packets.
 
 use std::collections::HashSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use segue::gso::{Frames, Limits, split_linear};
+use segue::hash::Key;
 use segue::packet::{Frag, Gso, GsoKind, Packet, Start, TrainCsum, Tunnels, Unit};
 use segue::time::Nanos;
 use segue_datapath::forward::{DropReason, Forwarder, Verdict};
 use segue_datapath::group::{Grouper, Reads};
-use segue_datapath::icmp::{self, Limiter};
+use segue_datapath::icmp::{self, ErrorKind, ErrorLimits, Limiter};
 use segue_datapath::route::{Action, Hop, Link, Neighbours, Routes, Table};
 use segue_testkit::Rng;
 use segue_testkit::build::{self, Ethernet, Ip, L4, Tcp, Udp, V4, V6};
@@ -424,4 +425,16 @@ fn errors_are_limited() {
     let mut limiter = Limiter::new(10, 5, Nanos(0));
     let mut take = |now| (0..100).filter(|_| limiter.take(Nanos(now))).count();
     assert_eq!([take(0), take(0), take(second / 2), take(second * 100), take(second * 100)], [5, 0, 5, 5, 0]);
+}
+
+#[test]
+fn a_sender_is_not_charged_for_errors_that_the_limit_of_all_senders_holds_back() {
+    const MILLISECOND: u64 = 1_000_000;
+    let mut limits = ErrorLimits::new(Key([1, 2]), Nanos(0));
+    let mut take =
+        |sender: u32, now: u64| limits.take(ErrorKind::TimeExceeded, Ipv4Addr::from_bits(sender).into(), Nanos(now));
+    // Forged senders use up all that there is.
+    assert_eq!((1000..3000).filter(|forged| take(*forged, 0)).count(), 200);
+    assert!((0..100).all(|_| !take(1, 0)));
+    assert!(take(1, MILLISECOND), "there is one for all again, and the sender has all of its own");
 }
