@@ -11,8 +11,13 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use common::{Place, SEGUE, command, in_namespace, text};
+use segue_control::error::{Error, Kind};
+use segue_control::knobs::{Knob, Setting};
+use segue_control::mapping::Mapping;
 use segue_control::model::{Instance, Port};
-use segue_control::protocol::{Refused, Response, ServiceResponse, ServiceState, Upgraded};
+use segue_control::protocol::{
+    AbsentInstance, Refused, Reloaded, Response, ServiceResponse, ServiceState, Upgraded,
+};
 use serde_json::{Value, json};
 
 /// Opens the socket `file`, which answers each request, and returns the list of the requests.
@@ -151,6 +156,66 @@ fn the_socket_of_a_guest_is_no_instance_that_does_not_answer() {
     answering(&place, "vm1.sock", |_| String::new());
     let [(code, stdout, stderr)] = at_once(&place, ["stat --health"]);
     assert_eq!((code, &*stdout, &*stderr), (Some(0), "", ""));
+}
+
+/// A text that sets the clipboard of some terminals.
+const ESCAPE: &str = "\u{1b}]52;c;aGk=\u{7}";
+
+/// Answers as a gateway with this text wherever there is one.
+fn escaping(request: &str) -> String {
+    let text = || ESCAPE.to_owned();
+    let one = Setting::Number(1);
+    let knob = |name: &str| Knob {
+        name: name.to_owned(),
+        value: one.clone(),
+        default: one.clone(),
+        min: None,
+        max: None,
+        values: Vec::new(),
+        unit: text(),
+        help: text(),
+        fixed: None,
+        needs: None,
+    };
+    let inside = "198.18.0.1:1".parse().unwrap();
+    let (protocol, state) = (text(), Some(text()));
+    let mapping = Mapping { protocol, inside, outside: 1, state, idle_s: None, out: 0, into: 0 };
+    let gateway = Instance { name: "sly".to_owned(), kind: "gateway".to_owned(), ..Instance::default() };
+    let response = match request {
+        _ if request.contains("knobs") => Response::Knobs(vec![knob("net.sly"), knob(ESCAPE)]),
+        _ if request.contains("nat") => Response::Mappings(Some(vec![mapping])),
+        _ if request.contains("stat") => Response::Instance(Box::new(gateway)),
+        _ => Error::new(Kind::Conflict, ESCAPE, ESCAPE).why(ESCAPE).into(),
+    };
+    response.line()
+}
+
+/// Answers as a service with this text as the reason of an instance.
+fn reloading(request: &str) -> String {
+    let absent = vec![AbsentInstance { name: "sly".to_owned(), reason: ESCAPE.to_owned() }];
+    match request.contains("reload") {
+        true => ServiceResponse::Reloaded(Box::new(Reloaded { absent, ..Reloaded::default() })).line(),
+        false => ServiceResponse::Service(Box::default()).line(),
+    }
+}
+
+#[test]
+fn what_an_instance_answers_does_not_act_on_the_terminal() {
+    let place = Place::new();
+    answering(&place, "sly.sock", escaping);
+    answering(&place, "sly.service", reloading);
+    let lines =
+        ["set sly", "set sly net.sly", "set sly net.sly 0", "nat", "nat sly", "peer del sly dst 198.18.0.0/24", "reload"];
+    for line in lines {
+        // Colours are for terminals; what is no colour stays with them.
+        let mut made = command(SEGUE, &place);
+        made.args(line.split(' ')).env("CLICOLOR_FORCE", "1");
+        let (_, stdout, stderr) = text(&made.output().expect("segue runs"));
+        for said in [&stdout, &stderr] {
+            assert!(!said.contains("\u{1b}]") && !said.contains('\u{7}'), "{line}: {said:?}");
+        }
+        assert!(stdout.contains("?]52") || stderr.contains("?]52"), "{line}: {stdout} {stderr}");
+    }
 }
 
 #[test]
