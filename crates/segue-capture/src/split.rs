@@ -220,14 +220,9 @@ impl Splitter {
         sink: &mut Writer<impl Write>,
     ) -> io::Result<()> {
         let prefix = &record.data()[..prefix];
-        let carried = |first: bool| {
-            filtered(record.options(), self.order, |code| match code {
-                options::EPB_FLAGS | options::EPB_QUEUE => true,
-                options::EPB_HASH | undo_notes::OPTION => false,
-                _ => first,
-            })
-        };
-        let (first, later) = (carried(true), carried(false));
+        let kept = |code: u16| !matches!(code, options::EPB_HASH | undo_notes::OPTION);
+        let first = filtered(record.options(), self.order, kept);
+        let later = of_each_segment(record.options(), self.order);
         let mut bytes = Vec::new();
         for (at, segment) in self.frames.frames().iter().enumerate() {
             bytes.clear();
@@ -330,6 +325,19 @@ impl Splitter {
         let extra = usize::from(ip.len) - fixed + usize::from(header.len) - tcp::MIN_LEN;
         Some(mss.saturating_sub(extra).max(1))
     }
+}
+
+/// Returns those options of a train that each of its packets has: its flags and its queue, once and of the length that
+/// they have. Anything else would be copied into each of thousands of packets, however long it is.
+fn of_each_segment(list: &[u8], order: Order) -> Vec<u8> {
+    let mut kept = Vec::new();
+    for wanted in [options::EPB_FLAGS, options::EPB_QUEUE] {
+        let found = options::list(list, order).find(|(code, value)| *code == wanted && value.len() == 4);
+        if let Some((code, value)) = found {
+            options::push(&mut kept, order, code, value);
+        }
+    }
+    kept
 }
 
 /// Returns the wrong checksums of a train. That of GRE says nothing where the one inside is unfinished: Linux fills in

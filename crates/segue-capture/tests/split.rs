@@ -7,7 +7,10 @@ use common::{
     by, decap, file_of, form_of, learned, split, split_packets, survey, verify as judge, with_check_sequences,
 };
 use segue_capture::decap::DecapConfig;
-use segue_capture::file::{Format, Order, Outgoing, PcapHeader, Writer, interface_block, link, options, section_block};
+use segue_capture::file::undo_notes::filtered;
+use segue_capture::file::{
+    Format, Item, Order, Outgoing, PcapHeader, Reader, Writer, interface_block, link, options, section_block,
+};
 use segue_capture::merge::MergeRules;
 use segue_capture::split::SegmentSize;
 use segue_testkit::Rng;
@@ -402,4 +405,38 @@ fn a_packet_whose_flags_announce_a_frame_check_sequence_is_not_changed() {
     let file = writer.finish().unwrap();
     let (out, report) = split(&file, Format::Pcapng, &learned(true)).unwrap();
     assert!(out == file && report.refused["frame_check_sequence"] == 1, "{report:?}");
+}
+
+#[test]
+fn the_packets_of_a_train_carry_no_options_but_flags_and_queue_of_the_right_length() {
+    let order = Order::NATIVE;
+    let option = |code: u16, value: &[u8]| {
+        let mut list = Vec::new();
+        options::push(&mut list, order, code, value);
+        list
+    };
+    let (flags, queue) = (option(options::EPB_FLAGS, &[1, 0, 0, 0]), option(options::EPB_QUEUE, &[7, 0, 0, 0]));
+    let long = [option(options::EPB_FLAGS, &[0; 60_000]), option(options::EPB_QUEUE, &[0; 60_000])].concat();
+    let list = [&long[..], &flags, &queue, &queue.repeat(9000), &option(options::COMMENT, b"of the first")].concat();
+    let head = PcapHeader { order, nanos: true, snaplen: 0, link: u32::from(link::RAW) };
+    let mut writer = Writer::new(section_block(order, &[]), Format::Pcapng);
+    writer.get_mut().extend(interface_block(order, &head.interface()));
+    let data = train(v4(), 20_000, 0, vec![]);
+    let len = data.len() as u32;
+    writer.packet(&Outgoing { interface: 0, ticks: Some(1), len, data: &[&data], options: &list }).unwrap();
+    let file = writer.finish().unwrap();
+    for size in [SegmentSize::Learned, SegmentSize::Mss(1000)] {
+        let (out, report) = split(&file, Format::Pcapng, &by(size)).unwrap();
+        assert!(report.trains == 1 && out.len() < 2 * file.len(), "{} bytes of {}", out.len(), file.len());
+        let mut reader = Reader::new(&out[..]).unwrap();
+        let mut carried = Vec::new();
+        while let Some(item) = reader.next().unwrap() {
+            if let Item::Packet(record) = item {
+                carried.push(filtered(record.options(), order, |_| true));
+            }
+        }
+        assert!(carried[0] == list && carried.len() as u64 == report.packets_out);
+        let each = [&flags[..], &queue].concat();
+        assert!(carried[1..].iter().all(|later| *later == each), "{:?}", carried.last());
+    }
 }
