@@ -20,6 +20,10 @@ use crate::stream::{each_item, of_other_length, section_options};
 
 /// Maximum number of connections whose SYN options are stored.
 const MOST_FLOWS: usize = 65_536;
+/// Smallest MSS that a SYN agrees on, options included, and the payload that is left beside the longest ones: the least
+/// that Linux sends (`tcp_min_snd_mss`, CVE-2019-11479). A file must not ask for a packet for each byte.
+const LEAST_MSS: usize = 48;
+const LEAST_PAYLOAD: usize = 8;
 
 /// Configuration of [`split`].
 #[derive(Clone, Debug)]
@@ -323,7 +327,7 @@ impl Splitter {
         let ip = frame.layout.inner_ip()?;
         let fixed = if ip.kind == Kind::Ipv4 { ipv4::MIN_LEN } else { ipv6::LEN };
         let extra = usize::from(ip.len) - fixed + usize::from(header.len) - tcp::MIN_LEN;
-        Some(mss.saturating_sub(extra).max(1))
+        Some((*mss).max(LEAST_MSS).saturating_sub(extra).max(LEAST_PAYLOAD))
     }
 }
 

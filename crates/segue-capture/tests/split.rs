@@ -140,6 +140,18 @@ fn the_mss_of_a_connection_decides_where_it_was_seen() {
 }
 
 #[test]
+fn an_mss_below_the_least_of_linux_does_not_make_a_packet_for_each_byte() {
+    for (mss, options, payload) in [(1, 0, 48), (0, 0, 48), (48, 0, 48), (49, 0, 49), (1, 12, 36), (1, 40, 8)] {
+        let syn = Sender::tcp(v4(), 3, 1, vec![2, 4, 0, mss]).send(0, 0x02).bytes();
+        let whole = build::prime(&Sender::tcp(v4(), 3, 2, vec![1; options]).send(9000, 0).bytes()).unwrap();
+        let (out, report) = split_packets(&[syn, whole.clone()], link::RAW, &learned(false));
+        assert_eq!((report.trains, out.len()), (1, 1 + 9000_usize.div_ceil(payload)), "{mss} {options}");
+        let head = 40 + options;
+        assert!(out[1..].iter().flat_map(|packet| &packet[head..]).eq(&whole[head..]), "{mss} {options}");
+    }
+}
+
+#[test]
 fn wrong_checksums_stay_wrong_in_every_piece_and_unfinished_ones_are_finished() {
     let mut rng = Rng::new(4);
     let good = Sender::tcp(v4(), 3, 1, vec![]).send(700, 0).bytes();
