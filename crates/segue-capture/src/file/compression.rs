@@ -5,7 +5,8 @@
 //! 128 MiB of zstd, which is zstd's own limit. A small file that expands to a huge one is given up ([`MAX_RATIO`]).
 //!
 //! Of a file that is cut or damaged, a [`Reader`](super::Reader) returns every whole record in front of the fault, then
-//! [`ReadError::Damaged`](super::ReadError::Damaged), whose offset is in the decompressed data.
+//! [`ReadError::Damaged`](super::ReadError::Damaged), whose offset is in the decompressed data. Of a damaged block of
+//! zstd it cannot be said where its data begins, so that those of the 512 KiB in front of it may be missing.
 
 use std::io::{self, BufRead, BufReader, Chain, Cursor, ErrorKind, Read, Write};
 use std::path::Path;
@@ -25,8 +26,14 @@ const FREE: u64 = 64 << 20;
 /// Length in bytes of a frame that [`Compressor`] writes.
 const FRAME: usize = 1 << 20;
 
+/// Most bytes that a damaged zstd block leaves in the decoder: a block's own 128 KiB, and one sequence more.
+const HALF_BLOCK: usize = 512 << 10;
+/// A last block of zstd without content (RFC 8878, section 3.1.1.2), and a checksum.
+const END: [u8; 7] = [1, 0, 0, 0, 0, 0, 0];
+
 const CUT: Fault = Fault("the compressed data is cut off");
 const WRONG: Fault = Fault("the compressed data is damaged");
+const DICTIONARY: Fault = Fault("the compressed data needs a dictionary, which is not in the file");
 const HUGE: Fault = Fault("the compressed data expands far more than a capture does");
 
 /// Compression format of a capture file.
@@ -150,6 +157,7 @@ impl<R: Read> Read for Decompressor<R> {
 /// Returns the fault in the compressed data that an error reports, or else the error unchanged.
 fn described(error: io::Error) -> io::Error {
     match error.kind() {
+        _ if Fault::of(&error).is_some() => error,
         ErrorKind::UnexpectedEof => CUT.into(),
         ErrorKind::InvalidData | ErrorKind::InvalidInput => WRONG.into(),
         _ => error,
@@ -162,11 +170,28 @@ struct Zstd<R> {
     decoder: FrameDecoder,
     /// Whether a frame has begun and not ended.
     is_open: bool,
+    /// The error that ended the frame, which is returned after what was decoded before it.
+    failed: Option<io::Error>,
+    /// Number of bytes at the end of a failed frame that may be those of a damaged block.
+    doubtful: usize,
 }
 
 impl<R: BufRead> Zstd<R> {
     fn new(source: R) -> Zstd<R> {
-        Zstd { source, decoder: FrameDecoder::new(), is_open: false }
+        Zstd { source, decoder: FrameDecoder::new(), is_open: false, failed: None, doubtful: 0 }
+    }
+
+    /// Decodes blocks until there is data to read or the frame ends. Where that fails, the frame ends there, since the
+    /// decoder holds a whole window of an open frame back: up to 128 MiB of data that is right.
+    fn advance(&mut self) {
+        while self.failed.is_none() && self.decoder.can_collect() == 0 && !self.decoder.is_finished() {
+            let mut watched = Watched { source: &mut self.source, failed: None };
+            if self.decoder.decode_blocks(&mut watched, BlockDecodingStrategy::UptoBlocks(1)).is_err() {
+                self.doubtful = if watched.failed.is_none() { HALF_BLOCK } else { 0 };
+                self.failed = Some(watched.failed.map_or_else(|| WRONG.into(), described));
+                let _ = self.decoder.decode_blocks(&END[..], BlockDecodingStrategy::UptoBlocks(1));
+            }
+        }
     }
 
     /// Begins the next frame; returns `false` at the end of the input.
@@ -178,7 +203,7 @@ impl<R: BufRead> Zstd<R> {
             let mut watched = Watched { source: &mut self.source, failed: None };
             match self.decoder.reset(&mut watched) {
                 Ok(()) => {
-                    self.is_open = true;
+                    (self.is_open, self.doubtful) = (true, 0);
                     return Ok(true);
                 }
                 Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame { length, .. })) => {
@@ -189,14 +214,13 @@ impl<R: BufRead> Zstd<R> {
                     }
                 }
                 Err(error) => {
-                    let is_huge = matches!(
-                        error,
+                    let fault = match error {
                         FrameDecoderError::WindowSizeTooBig { .. }
-                            | FrameDecoderError::FrameHeaderError(FrameHeaderError::WindowTooBig { .. })
-                    );
-                    return Err(watched
-                        .failed
-                        .map_or_else(|| if is_huge { HUGE.into() } else { WRONG.into() }, described));
+                        | FrameDecoderError::FrameHeaderError(FrameHeaderError::WindowTooBig { .. }) => HUGE,
+                        FrameDecoderError::DictNotProvided { .. } => DICTIONARY,
+                        _ => WRONG,
+                    };
+                    return Err(watched.failed.map_or_else(|| fault.into(), described));
                 }
             }
         }
@@ -209,15 +233,13 @@ impl<R: BufRead> Read for Zstd<R> {
             if !self.is_open && !self.begin()? {
                 return Ok(0);
             }
-            while self.decoder.can_collect() == 0 && !self.decoder.is_finished() {
-                let mut watched = Watched { source: &mut self.source, failed: None };
-                let decoded = self.decoder.decode_blocks(&mut watched, BlockDecodingStrategy::UptoBlocks(1));
-                if decoded.is_err() {
-                    return Err(watched.failed.map_or_else(|| WRONG.into(), described));
-                }
+            self.advance();
+            let ready = self.decoder.can_collect().saturating_sub(self.doubtful).min(out.len());
+            if ready > 0 || out.is_empty() {
+                return self.decoder.read(&mut out[..ready]);
             }
-            if self.decoder.can_collect() > 0 || out.is_empty() {
-                return self.decoder.read(out);
+            if let Some(error) = self.failed.take() {
+                return Err(error);
             }
             self.is_open = false;
             let stated = self.decoder.get_checksum_from_data();
@@ -407,6 +429,55 @@ mod tests {
         assert!(Fault::of(&error) == Some(HUGE.0) && total <= FREE + (1 << 20), "{total}: {error}");
         let mut unlimited = Decompressor::new(&bomb[..], 0).unwrap();
         assert_eq!(io::copy(&mut unlimited, &mut io::sink()).unwrap(), BLOCKS << 17);
+    }
+
+    /// A source that fails.
+    struct Broken;
+
+    impl Read for Broken {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            Err(ErrorKind::ConnectionReset.into())
+        }
+    }
+
+    #[test]
+    fn what_was_decoded_before_a_fault_is_read_also_from_a_window_that_is_longer() {
+        const BLOCK: usize = 100_000;
+        let content = sample(9 * BLOCK);
+        // A frame with a window of 2 MiB and a wrong checksum, of blocks that are not compressed (RFC 8878, section
+        // 3.1.1.2.2).
+        let mut file = vec![0x28, 0xb5, 0x2f, 0xfd, 0x04, 0x58];
+        for (number, part) in content.chunks(BLOCK).enumerate() {
+            file.extend_from_slice(&(u32::from(number == 8) | (BLOCK as u32) << 3).to_le_bytes()[..3]);
+            file.extend_from_slice(part);
+        }
+        file.extend([0; 4]);
+        let read = |input: &mut dyn Read| {
+            let mut all = Vec::new();
+            let error = Decompressor::new(input, MAX_RATIO).unwrap().read_to_end(&mut all).unwrap_err();
+            assert!(content.starts_with(&all), "{error}");
+            (all.len(), error)
+        };
+        // In the checksum, in the last block, and in its header.
+        let last = file.len() - 4 - BLOCK;
+        for (cut, len) in [(file.len() - 2, 9), (file.len() - 1000, 8), (last, 8), (last - 1, 8)] {
+            let (got, error) = read(&mut &file[..cut]);
+            assert_eq!((got, Fault::of(&error)), (len * BLOCK, Some(CUT.0)), "{cut}");
+            let (got, error) = read(&mut file[..cut].chain(Broken));
+            assert_eq!((got, error.kind()), (len * BLOCK, ErrorKind::ConnectionReset), "{cut}");
+        }
+        let (got, error) = read(&mut &file[..]);
+        assert_eq!((got, Fault::of(&error)), (9 * BLOCK, Some(WRONG.0)));
+        // A block of a type that is reserved.
+        file[last - 3] |= 6;
+        let (got, error) = read(&mut &file[..]);
+        assert_eq!((got, Fault::of(&error)), (8 * BLOCK - HALF_BLOCK, Some(WRONG.0)));
+    }
+
+    #[test]
+    fn a_dictionary_that_is_not_in_the_file_is_told_from_damage() {
+        let error = unpacked(&[0x28, 0xb5, 0x2f, 0xfd, 0x01, 0x58, 7, 1, 0, 0]).unwrap_err();
+        assert_eq!(Fault::of(&error), Some(DICTIONARY.0));
     }
 
     #[test]
