@@ -290,8 +290,9 @@ impl Splitter {
             return sink.record(record);
         };
         let prefix = &record.data()[..frame.prefix];
-        let order = self.order;
-        let carried = filtered(record.options(), order, |code| code != options::EPB_HASH);
+        // A note of a merge is of the packet as it was.
+        let kept = |code: u16| !matches!(code, options::EPB_HASH | undo_notes::OPTION);
+        let carried = filtered(record.options(), self.order, kept);
         sink.packet(&Outgoing {
             interface: record.interface,
             ticks: if record.form == Form::Simple { None } else { record.ticks },

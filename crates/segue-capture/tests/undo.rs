@@ -21,7 +21,7 @@ use segue_capture::file::{
 use segue_capture::merge::{MergeConfig, MergeRules};
 use segue_capture::split::SegmentSize;
 use segue_testkit::Rng;
-use segue_testkit::build::{Ip, V4};
+use segue_testkit::build::{self, Ip, V4};
 use segue_testkit::flow::Sender;
 
 const CAPTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../captures");
@@ -424,4 +424,37 @@ fn what_was_not_merged_or_lost_packets_in_the_merge_is_not_undone() {
     let first = plain.len() / 100;
     let (_, report) = undo(&plain[..first], Format::Pcapng).unwrap();
     assert!(matches!(report.fault, Some(ReadError::Cut { .. })), "{report:?}");
+}
+
+/// Returns the packets of a file with their offsets, lengths and notes.
+fn places(file: &[u8]) -> Vec<(usize, usize, Option<NoteKind>)> {
+    let mut reader = Reader::new(file).unwrap();
+    let mut found = Vec::new();
+    while let Some(item) = reader.next().unwrap() {
+        if let Item::Packet(record) = item {
+            let note = undo_notes::find(record.options(), Order::NATIVE).map(|(kind, _)| kind);
+            found.push((record.offset as usize, record.raw.len(), note));
+        }
+    }
+    found
+}
+
+#[test]
+fn a_packet_that_a_split_has_changed_has_no_note_of_a_merge() {
+    let mut sender = Sender::udp(Ip::V4(V4::new(1, 1, 2)), 1);
+    let mut writer = section(262_144);
+    for n in 0..12 {
+        let packet = build::prime(&sender.send(1200, 0).bytes()).unwrap();
+        let (ticks, len) = (Some(n), packet.len() as u32);
+        writer.packet(&Outgoing { interface: 0, ticks, len, data: &[&packet], options: &[] }).unwrap();
+    }
+    let config = MergeConfig { explain: true, ..merging(MergeRules::default()) };
+    let (merged, _) = merge(&writer.finish().unwrap(), Format::Pcapng, &config).unwrap();
+    assert!(places(&merged).iter().all(|(_, _, note)| *note == Some(NoteKind::Members)));
+    let (out, report) = split(&merged, Format::Pcapng, &learned(false)).unwrap();
+    assert_eq!((report.finished, report.unchanged), (report.packets_in, 0), "{report:?}");
+    assert!(places(&out).iter().all(|(_, _, note)| note.is_none()));
+    let (undone, report) = undo(&out, Format::Pcapng).unwrap();
+    assert_eq!((report.trains, report.packets_out), (0, report.packets_in));
+    assert_eq!(all(&undone), all(&out));
 }
