@@ -143,7 +143,8 @@ impl<W: Write> Undoer<'_, W> {
         let Block { kind, raw, order, .. } = *block;
         if kind == BlockKind::Section {
             self.settle()?;
-            self.order = order;
+            // Positions are relative, and a crafted one may have been the last of all.
+            (self.order, self.next) = (order, 0);
         }
         let noted = undo_notes::noted(kind, raw, order);
         let original = match &noted {
@@ -174,7 +175,7 @@ impl<W: Write> Undoer<'_, W> {
 
     /// Counts a written item, and writes the packets that waited for the positions after it.
     fn advance(&mut self) -> io::Result<()> {
-        self.next += 1;
+        self.next = self.next.saturating_add(1);
         self.due()
     }
 
@@ -183,7 +184,7 @@ impl<W: Write> Undoer<'_, W> {
         while let Some(entry) = self.waiting.first_entry().filter(|entry| entry.key().0 <= self.next) {
             let ((_, number), train) = entry.remove_entry();
             self.write(number, train)?;
-            self.next += 1;
+            self.next = self.next.saturating_add(1);
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use common::{block, by, decap, form_of, learned, merge, merging, ports, split, s
 use segue::gro::Profile;
 use segue_capture::CaptureError;
 use segue_capture::decap::DecapConfig;
-use segue_capture::file::undo_notes::{self, NoteKind};
+use segue_capture::file::undo_notes::{self, Member, NoteKind};
 use segue_capture::file::{
     Block, BlockKind, DifferentHeader, Format, Item, Order, Outgoing, PcapHeader, ReadError, Reader, Writer,
     interface_block, link, options, section_block,
@@ -457,4 +457,22 @@ fn a_packet_that_a_split_has_changed_has_no_note_of_a_merge() {
     let (undone, report) = undo(&out, Format::Pcapng).unwrap();
     assert_eq!((report.trains, report.packets_out), (0, report.packets_in));
     assert_eq!(all(&undone), all(&out));
+}
+
+#[test]
+fn a_packet_at_the_last_of_all_positions_is_written() {
+    let packet = &stream()[0];
+    let (position, len) = (u64::MAX, packet.len() as u32);
+    let (head, payload, ticks) = (packet[..20].to_vec(), 20..packet.len(), Some(7));
+    let member = Member { position, ticks, len, head, payload, trailer: Vec::new(), options: None, tail: None };
+    let mut list = Vec::new();
+    let note = undo_notes::encode(&packet[..20], 7, &[member]);
+    undo_notes::push(&mut list, Order::NATIVE, NoteKind::Members, false, &note);
+    let mut writer = section(262_144);
+    writer.packet(&Outgoing { interface: 0, ticks, len, data: &[packet], options: &list }).unwrap();
+    // The section that follows has positions of its own.
+    let file = writer.finish().unwrap().repeat(2);
+    let (out, report) = undo(&file, Format::Pcapng).unwrap();
+    assert_eq!((report.packets_out, report.unreadable), (2, 0));
+    assert!(all(&out).0.iter().all(|(_, _, _, data)| data == packet));
 }
