@@ -28,6 +28,9 @@ pub struct UndoReport {
     pub trains: u64,
     /// Number of packets and blocks left as they are because their note did not match them; blocks lose it.
     pub unreadable: u64,
+    /// Number of positions, in packets and blocks, that nothing in the file has although later ones are taken: what was
+    /// there is gone, and what follows may be in another order. Of what is gone behind all trains nothing can be said.
+    pub missing: u64,
     /// The position at which the input is truncated or damaged; all packets before it were restored.
     pub fault: Option<ReadError>,
 }
@@ -53,6 +56,7 @@ pub fn undo<R: Read, W: Write>(reader: &mut Reader<R>, writer: &mut Writer<W>) -
         notes: 0,
         merged: 0,
         unreadable: 0,
+        missing: 0,
     };
     let fault = each_item(reader, |item| match item {
         Item::Packet(record) => work.packet(&record),
@@ -67,6 +71,7 @@ pub fn undo<R: Read, W: Write>(reader: &mut Reader<R>, writer: &mut Writer<W>) -
         packets_out: work.sink.packets() - before,
         trains: work.merged,
         unreadable: work.unreadable,
+        missing: work.missing,
         fault,
     })
 }
@@ -98,6 +103,7 @@ struct Undoer<'w, W: Write> {
     notes: u64,
     merged: u64,
     unreadable: u64,
+    missing: u64,
 }
 
 impl<W: Write> Undoer<'_, W> {
@@ -192,6 +198,7 @@ impl<W: Write> Undoer<'_, W> {
     /// Writes all packets that wait, in order: at the end, or if packets are missing from the file.
     fn settle(&mut self) -> io::Result<()> {
         while let Some(((place, number), train)) = self.waiting.pop_first() {
+            self.missing = self.missing.saturating_add(place.saturating_sub(self.next));
             self.next = self.next.max(place).saturating_add(1);
             self.write(number, train)?;
         }

@@ -440,6 +440,28 @@ fn places(file: &[u8]) -> Vec<(usize, usize, Option<NoteKind>)> {
 }
 
 #[test]
+fn packets_that_are_gone_from_a_merged_file_are_counted() {
+    let ip = Ip::V4(V4::new(1, 1, 2));
+    let mut writer = section(262_144);
+    let mut data = Sender::tcp(ip.clone(), 3, 1, vec![]);
+    for n in 0..7 {
+        // A train of four, between whose packets are three others.
+        let sent = if n % 2 == 0 { data.send(1000, 0) } else { Sender::udp(ip.clone(), n).send(100, 0) };
+        let packet = sent.bytes();
+        let (ticks, len) = (Some(u64::from(n)), packet.len() as u32);
+        writer.packet(&Outgoing { interface: 0, ticks, len, data: &[&packet], options: &[] }).unwrap();
+    }
+    let (merged, _) = merge(&writer.finish().unwrap(), Format::Pcapng, &merging(MergeRules::default())).unwrap();
+    let (_, report) = undo(&merged, Format::Pcapng).unwrap();
+    assert_eq!((report.packets_in, report.packets_out, report.missing), (4, 7, 0));
+    for (offset, len, _) in &places(&merged)[1..] {
+        let rest = [&merged[..*offset], &merged[offset + len..]].concat();
+        let (_, report) = undo(&rest, Format::Pcapng).unwrap();
+        assert_eq!((report.packets_out, report.missing, report.unreadable), (6, 1, 0), "{offset}");
+    }
+}
+
+#[test]
 fn a_packet_that_a_split_has_changed_has_no_note_of_a_merge() {
     let mut sender = Sender::udp(Ip::V4(V4::new(1, 1, 2)), 1);
     let mut writer = section(262_144);
@@ -473,6 +495,6 @@ fn a_packet_at_the_last_of_all_positions_is_written() {
     // The section that follows has positions of its own.
     let file = writer.finish().unwrap().repeat(2);
     let (out, report) = undo(&file, Format::Pcapng).unwrap();
-    assert_eq!((report.packets_out, report.unreadable), (2, 0));
+    assert_eq!((report.packets_out, report.missing, report.unreadable), (2, u64::MAX, 0));
     assert!(all(&out).0.iter().all(|(_, _, _, data)| data == packet));
 }
