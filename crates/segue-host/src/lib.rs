@@ -6,6 +6,7 @@
 //! - [`netfilter`] finds rules and policies that packets of this host pass;
 //! - [`error_queue`] reads the ICMP errors about datagrams that a socket has sent;
 //! - [`mod@file`] replaces a file in one step, and removes one only if no other has taken its name;
+//! - [`output`] writes a file beside its name, which it gets when it is complete;
 //! - [`signals`] turns the signals of a long-running process into events of its loop;
 //! - [`stderr`] tells whether a message can be written without a wait for its reader;
 //! - [`names`] asks the resolver for the addresses of several names at a time;
@@ -50,6 +51,7 @@ pub mod memory;
 pub mod names;
 pub mod netfilter;
 pub mod netlink;
+pub mod output;
 pub mod peer;
 pub mod prefix;
 pub mod process;

@@ -1,10 +1,9 @@
 //! Input and output files: pipes, and the temporary file that is renamed when complete.
 
-use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, IsTerminal, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
@@ -14,15 +13,13 @@ use segue_capture::file::compression::{Compression, Compressor, Decompressor};
 use segue_capture::file::{Format, ReadError, Reader, Writer};
 use segue_control::error::{Error, Kind};
 use segue_host::file::Identity;
+use segue_host::output::{Foreign, Unfinished, behind_links};
 use segue_host::signals::Signals;
-use segue_host::sys::{Want, euid, poll};
+use segue_host::sys::{Want, poll};
 
 use super::args;
 use super::watch::{BATCH, Shared, Watch};
 use crate::out::Out;
-
-/// Largest number of symbolic links in front of an output, as in path_resolution(7).
-const MOST_LINKS: usize = 40;
 
 /// The input file or stdin; a signal interrupts its reads.
 #[derive(Debug)]
@@ -65,24 +62,17 @@ impl Read for Source {
 #[derive(Debug)]
 pub(super) struct OutputFile {
     watch: Shared,
-    /// The temporary file and its final name; `None` for what the watch writes.
-    beside: Option<TemporaryFile>,
-}
-
-#[derive(Debug)]
-struct TemporaryFile {
-    file: File,
-    temporary: PathBuf,
-    path: PathBuf,
-    replace: bool,
+    /// The temporary file; `None` for what the watch writes.
+    beside: Option<Unfinished>,
+    replaces: bool,
     /// Whether a file had the name when this one was created.
     is_taken: bool,
 }
 
 impl Write for OutputFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if let Some(beside) = &mut self.beside {
-            return beside.file.write(bytes);
+        if let Some(beside) = &self.beside {
+            return beside.file().write(bytes);
         }
         let mut watch = self.watch.borrow_mut();
         watch.pending.extend_from_slice(bytes);
@@ -102,32 +92,15 @@ impl OutputFile {
     fn commit(mut self) -> io::Result<()> {
         self.flush()?;
         self.watch.borrow_mut().check()?;
-        let Some(beside) = &self.beside else { return Ok(()) };
-        // The name stands for the whole content, also after a crash.
-        beside.file.sync_data()?;
-        if beside.replace {
-            fs::rename(&beside.temporary, &beside.path)?;
-        } else {
-            // Linking fails if the name exists, even since a moment ago; some file systems have no links.
-            match fs::hard_link(&beside.temporary, &beside.path) {
-                Ok(()) => fs::remove_file(&beside.temporary)?,
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(error),
-                Err(_) => fs::rename(&beside.temporary, &beside.path)?,
-            }
-        }
-        // Some file systems cannot sync a directory; the file is complete all the same.
-        let _ = File::open(directory_of(&beside.path)).and_then(|directory| directory.sync_all());
-        self.beside = None;
-        Ok(())
+        self.beside.take().map_or(Ok(()), |beside| beside.publish(self.replaces))
     }
 }
 
 impl Drop for OutputFile {
     fn drop(&mut self) {
-        let _ = match &self.beside {
-            Some(beside) => fs::remove_file(&beside.temporary),
-            None => self.watch.borrow_mut().flush(),
-        };
+        if self.beside.is_none() {
+            let _ = self.watch.borrow_mut().flush();
+        }
     }
 }
 
@@ -289,7 +262,11 @@ impl Job {
                 format!("{command} -i {input}            replaces it when done"),
             ));
         }
-        let target = behind_links(&path)?;
+        let target = behind_links(&path).map_err(|Foreign { path, what }| {
+            let message = format!("{} is {what} of another user", path.display());
+            Error::new(Kind::Conflict, message, "choose a new name, or another folder")
+                .why("it may lead anywhere, so no capture is written to it")
+        })?;
         let existing = match fs::metadata(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             found => Some(found.map_err(|error| self.cannot_write(&path, &error))?),
@@ -309,32 +286,16 @@ impl Job {
             return Err(exists(&path));
         }
         // A symbolic link is kept, and its target replaced.
-        let path = target;
-        let temporary = beside(&path);
-        // Until it has the rights of the file that it replaces, no other user may read it.
-        let mode = if existing.is_some() { 0o600 } else { 0o666 };
-        let file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(mode)
-            .open(&temporary)
-            .map_err(|error| self.cannot_write(&path, &error))?;
-        if let Some(data) = &existing {
-            // Owner and group as far as permitted, else the group only; changing the owner may clear bits of the mode.
-            let _ =
-                fchown(&file, Some(data.uid()), Some(data.gid())).or_else(|_| fchown(&file, None, Some(data.gid())));
-            let _ = file.set_permissions(fs::Permissions::from_mode(data.mode() & 0o7777));
-        }
-        let (replace, is_taken) = (args.force || args.in_place, existing.is_some());
-        let beside = Some(TemporaryFile { file, temporary, path, replace, is_taken });
-        let target = OutputFile { watch: Rc::clone(&self.watch), beside };
+        let beside = Unfinished::create(target, existing.as_ref()).map_err(|error| self.cannot_write(&path, &error))?;
+        let (replaces, is_taken) = (args.force || args.in_place, existing.is_some());
+        let target = OutputFile { watch: Rc::clone(&self.watch), beside: Some(beside), replaces, is_taken };
         Ok(Writer::new(BufWriter::with_capacity(1 << 18, Compressor::new(target, compression)), form))
     }
 
     /// Returns the writer of an output without a temporary file.
     fn direct(&self, file: File, format: Format, compression: Compression) -> Sink {
         self.watch.borrow_mut().direct = Some(Rc::new(file));
-        let target = OutputFile { watch: Rc::clone(&self.watch), beside: None };
+        let target = OutputFile { watch: Rc::clone(&self.watch), beside: None, replaces: false, is_taken: false };
         // The watch has a buffer, which it writes before the input waits.
         Writer::new(BufWriter::with_capacity(0, Compressor::new(target, compression)), format)
     }
@@ -371,9 +332,7 @@ impl Job {
     pub(super) fn finish(&self, sink: Sink, fault: Option<&ReadError>) -> Result<(), Error> {
         let done = sink.finish().and_then(|buffered| buffered.into_inner().map_err(|error| error.into_error()));
         let output = done.and_then(Compressor::finish).map_err(|error| self.write_failed(&error))?;
-        if let (Some(what), false, Some(beside)) = (fault, self.allow_cut, &output.beside)
-            && beside.is_taken
-        {
+        if let (Some(what), false, true) = (fault, self.allow_cut, output.is_taken) {
             self.erase();
             let hint = "name a new OUT, or --allow-cut replaces it by what is whole";
             let why = "the existing file is left as it is: nothing behind the fault would be in the new one";
@@ -510,41 +469,4 @@ fn unpacker(with: &str) -> &str {
 
 fn exists(path: &Path) -> Error {
     Error::new(Kind::Conflict, format!("{} exists", path.display()), "-f replaces it, or choose a new name")
-}
-
-/// Returns the directory of a file.
-fn directory_of(path: &Path) -> &Path {
-    path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
-/// Returns the path of the file that symbolic links at `path` lead to. Neither a link of another user is followed nor
-/// a named pipe of one taken in a sticky directory, where any user may make files: packets would go where that user
-/// wants them.
-fn behind_links(path: &Path) -> Result<PathBuf, Error> {
-    let mut path = path.to_owned();
-    for _ in 0..MOST_LINKS {
-        let Ok(data) = fs::symlink_metadata(&path) else { break };
-        let is_sticky = || fs::metadata(directory_of(&path)).is_ok_and(|data| data.mode() & libc::S_ISVTX != 0);
-        let what = match data.file_type() {
-            kind if kind.is_symlink() => "a symbolic link",
-            kind if kind.is_fifo() && is_sticky() => "a named pipe",
-            _ => break,
-        };
-        if ![0, euid()].contains(&data.uid()) {
-            let message = format!("{} is {what} of another user", path.display());
-            return Err(Error::new(Kind::Conflict, message, "choose a new name, or another folder")
-                .why("it may lead anywhere, so no capture is written to it"));
-        }
-        let Ok(next) = fs::read_link(&path) else { break };
-        path = path.with_file_name(next);
-    }
-    Ok(path)
-}
-
-/// Returns the path of the temporary file, in the directory of the output.
-fn beside(path: &Path) -> PathBuf {
-    let mut name = OsString::from(".");
-    name.push(path.file_name().unwrap_or_default());
-    name.push(format!(".segue-{}", std::process::id()));
-    path.with_file_name(name)
 }

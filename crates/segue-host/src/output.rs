@@ -1,0 +1,121 @@
+//! Output files: written beside the name that they get once they are complete, and not where another user leads them.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+use crate::sys::euid;
+
+/// Largest number of symbolic links in front of an output, as in path_resolution(7).
+const MOST_LINKS: usize = 40;
+
+/// A file that another user has put in the place of an output.
+#[derive(Debug)]
+pub struct Foreign {
+    /// Path of the file.
+    pub path: PathBuf,
+    /// Kind of the file, with an article.
+    pub what: &'static str,
+}
+
+/// Returns the path of the file that symbolic links at `path` lead to. Neither a link of another user is followed nor
+/// a named pipe of one taken in a sticky directory, where any user may make files: what is written would go where that
+/// user wants it.
+///
+/// # Errors
+/// [`Foreign`] names what is in the place.
+pub fn behind_links(path: &Path) -> Result<PathBuf, Foreign> {
+    let mut path = path.to_owned();
+    for _ in 0..MOST_LINKS {
+        let Ok(data) = fs::symlink_metadata(&path) else { break };
+        let is_sticky = || fs::metadata(folder_of(&path)).is_ok_and(|data| data.mode() & libc::S_ISVTX != 0);
+        let what = match data.file_type() {
+            kind if kind.is_symlink() => "a symbolic link",
+            kind if kind.is_fifo() && is_sticky() => "a named pipe",
+            _ => break,
+        };
+        if ![0, euid()].contains(&data.uid()) {
+            return Err(Foreign { path, what });
+        }
+        let Ok(next) = fs::read_link(&path) else { break };
+        path = path.with_file_name(next);
+    }
+    Ok(path)
+}
+
+/// A file that has a hidden name beside its own until it is complete. It is removed where it is dropped before.
+#[derive(Debug)]
+pub struct Unfinished {
+    file: File,
+    temporary: PathBuf,
+    path: PathBuf,
+}
+
+impl Unfinished {
+    /// Creates the file for `path`, with the mode of the file that it will replace, `existing`, and as far as permitted
+    /// with its owner and group.
+    pub fn create(path: PathBuf, existing: Option<&fs::Metadata>) -> io::Result<Unfinished> {
+        let temporary = beside(&path);
+        // Until it has the rights of the file that it replaces, no other user may read it.
+        let mode = if existing.is_some() { 0o600 } else { 0o666 };
+        let file = File::options().write(true).create_new(true).mode(mode).open(&temporary)?;
+        let made = Unfinished { file, temporary, path };
+        if let Some(data) = existing {
+            let (file, owner, group) = (&made.file, Some(data.uid()), Some(data.gid()));
+            // Owner and group as far as permitted, else the group only; changing the owner may clear bits of the mode.
+            let _ = fchown(file, owner, group).or_else(|_| fchown(file, None, group));
+            let _ = file.set_permissions(fs::Permissions::from_mode(data.mode() & 0o7777));
+        }
+        Ok(made)
+    }
+
+    /// Returns the open file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Gives the file its name. Without `replaces` no other file may have it.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::AlreadyExists`] where another file has the name, even since a moment ago; else those of the
+    /// system. The file is removed then.
+    pub fn publish(mut self, replaces: bool) -> io::Result<()> {
+        // The name stands for the whole content, also after a crash.
+        self.file.sync_data()?;
+        if replaces {
+            fs::rename(&self.temporary, &self.path)?;
+        } else {
+            // Linking fails if the name exists; some file systems have no links.
+            match fs::hard_link(&self.temporary, &self.path) {
+                Ok(()) => fs::remove_file(&self.temporary)?,
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(error),
+                Err(_) => fs::rename(&self.temporary, &self.path)?,
+            }
+        }
+        self.temporary = PathBuf::new();
+        // Some file systems cannot sync a directory; the file is complete all the same.
+        let _ = File::open(folder_of(&self.path)).and_then(|folder| folder.sync_all());
+        Ok(())
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.temporary);
+    }
+}
+
+/// Returns the directory of a file.
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Returns the path of the temporary file, in the directory of the output.
+fn beside(path: &Path) -> PathBuf {
+    let mut name = OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(format!(".segue-{}", std::process::id()));
+    path.with_file_name(name)
+}
