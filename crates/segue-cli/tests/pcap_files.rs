@@ -423,12 +423,12 @@ fn an_output_is_not_written_to_what_another_user_has_put_in_its_place() {
         return segue_lab::skip_this_test("files cannot be given to another owner here (CAP_CHOWN)");
     }
     let script = "mkdir -m 1777 shared; echo mine > kept; ln -s ../kept shared/link; ln -s link shared/own
-        mkfifo shared/pipe; chown -h 1000 shared/link shared/pipe
-        for name in link own pipe; do timeout 20 \"$SEGUE\" pcap split -q -f in.pcap shared/$name; echo $?; done
-        cat kept; ls -A shared";
+        mkfifo shared/pipe; echo theirs > shared/file; chmod 666 shared/file; chown -h 1000 shared/link shared/pipe shared/file
+        for name in link own pipe file; do timeout 20 \"$SEGUE\" pcap split -q -f in.pcap shared/$name; echo $?; done
+        cat kept shared/file; stat -c %u shared/file; ls -A shared";
     let (_, stdout, stderr) = text(&shell(&place, script));
-    assert_eq!(stdout, "2\n2\n2\nmine\nlink\nown\npipe\n", "{stderr}");
-    for what in ["shared/link is a symbolic link", "shared/pipe is a named pipe"] {
+    assert_eq!(stdout, "2\n2\n2\n2\nmine\ntheirs\n1000\nfile\nlink\nown\npipe\n", "{stderr}");
+    for what in ["shared/link is a symbolic link", "shared/pipe is a named pipe", "shared/file is a file"] {
         assert!(stderr.contains(&format!("error: {what} of another user\nwhy:  ")), "{stderr}");
     }
     // A link of this user is followed, and a pipe taken in a directory that is not sticky.

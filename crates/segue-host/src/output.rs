@@ -21,12 +21,13 @@ pub struct Foreign {
 }
 
 /// Returns the path of the file that symbolic links at `path` lead to. Neither a link of another user is followed nor
-/// a named pipe of one taken in a sticky directory, where any user may make files: what is written would go where that
-/// user wants it.
+/// a named pipe or a file of one taken in a sticky directory, where any user may make files: what is written would go
+/// where that user wants it, and what replaces a file has its owner and its mode. `is_input` says that the content of
+/// the file comes from itself, so that its owner has it already.
 ///
 /// # Errors
 /// [`Foreign`] names what is in the place.
-pub fn behind_links(path: &Path) -> Result<PathBuf, Foreign> {
+pub fn behind_links(path: &Path, is_input: bool) -> Result<PathBuf, Foreign> {
     let mut path = path.to_owned();
     for _ in 0..MOST_LINKS {
         let Ok(data) = fs::symlink_metadata(&path) else { break };
@@ -34,6 +35,7 @@ pub fn behind_links(path: &Path) -> Result<PathBuf, Foreign> {
         let what = match data.file_type() {
             kind if kind.is_symlink() => "a symbolic link",
             kind if kind.is_fifo() && is_sticky() => "a named pipe",
+            kind if kind.is_file() && !is_input && is_sticky() => "a file",
             _ => break,
         };
         if ![0, euid()].contains(&data.uid()) {

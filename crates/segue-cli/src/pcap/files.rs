@@ -262,10 +262,10 @@ impl Job {
                 format!("{command} -i {input}            replaces it when done"),
             ));
         }
-        let target = behind_links(&path).map_err(|Foreign { path, what }| {
+        let target = behind_links(&path, args.in_place).map_err(|Foreign { path, what }| {
             let message = format!("{} is {what} of another user", path.display());
             Error::new(Kind::Conflict, message, "choose a new name, or another folder")
-                .why("it may lead anywhere, so no capture is written to it")
+                .why("that user would have the capture, or lead it elsewhere")
         })?;
         let existing = match fs::metadata(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,

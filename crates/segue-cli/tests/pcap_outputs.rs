@@ -1,0 +1,41 @@
+//! Tests of the outputs of `segue pcap`: whose file is replaced.
+
+mod common;
+#[path = "../../segue-capture/tests/common/shapes.rs"]
+mod shapes;
+
+use std::fs;
+
+use common::{Place, SEGUE};
+use shapes::{file, shapes};
+
+/// Creates a directory with the capture in.pcap (bulk TCP on Ethernet, whose packets fit an MTU).
+fn place() -> Place {
+    let place = Place::new();
+    fs::write(place.path().join("in.pcap"), file(&shapes(1)[0])).unwrap();
+    place
+}
+
+/// Runs a shell script in that directory, in which `pcap` is `segue pcap`; returns stdout and stderr.
+fn shell(place: &Place, script: &str) -> (String, String) {
+    let script = format!("pcap() {{ \"$SEGUE\" pcap \"$@\"; }}\n{script}");
+    let program = std::env::var_os("SEGUE_BIN").map_or_else(|| SEGUE.into(), |path| fs::canonicalize(path).unwrap());
+    let mut command = common::command("bash", place);
+    let ran = command.args(["-c", &script]).env("SEGUE", program).current_dir(place.path()).output().unwrap();
+    let (_, stdout, stderr) = common::text(&ran);
+    (stdout, stderr)
+}
+
+#[test]
+fn a_file_of_another_user_in_a_sticky_folder_is_replaced_in_place_alone() {
+    let place = place();
+    let script = "mkdir -m 1777 shared; cp in.pcap shared/file; chown 1000 shared/file";
+    let (_, stderr) = shell(&place, script);
+    if !stderr.is_empty() {
+        return segue_lab::skip_this_test("files cannot be given to another owner here (CAP_CHOWN)");
+    }
+    let script = "pcap merge -q -f in.pcap shared/file; echo $?; cmp in.pcap shared/file && pcap merge -q -i shared/file
+        echo $?; stat -c %u shared/file; cmp -s in.pcap shared/file || echo merged; ls -A shared";
+    let (stdout, stderr) = shell(&place, script);
+    assert_eq!(stdout, "2\n0\n1000\nmerged\nfile\n", "{stderr}");
+}
