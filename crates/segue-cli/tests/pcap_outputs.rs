@@ -1,4 +1,4 @@
-//! Tests of the outputs of `segue pcap`: whose file is replaced.
+//! Tests of the outputs of `segue pcap`: whose file is replaced, and temporary files.
 
 mod common;
 #[path = "../../segue-capture/tests/common/shapes.rs"]
@@ -38,4 +38,15 @@ fn a_file_of_another_user_in_a_sticky_folder_is_replaced_in_place_alone() {
         echo $?; stat -c %u shared/file; cmp -s in.pcap shared/file || echo merged; ls -A shared";
     let (stdout, stderr) = shell(&place, script);
     assert_eq!(stdout, "2\n0\n1000\nmerged\nfile\n", "{stderr}");
+}
+
+#[test]
+fn a_temporary_file_that_was_left_and_a_long_name_are_no_obstacle() {
+    let place = place();
+    let script = "for n in 1 2; do sh -c 'touch .out.pcap.segue-$$ .out.pcap.segue-$$-1
+            exec \"$SEGUE\" pcap split -q -f in.pcap out.pcap'; echo $?; done
+        cmp in.pcap out.pcap; ls -A | grep -c '^.out.pcap'; long=$(printf 'a%.0s' $(seq 250)).pcap
+        pcap split -q in.pcap $long; echo $?; cmp in.pcap $long; ls -A | grep -c aaa";
+    let (stdout, stderr) = shell(&place, script);
+    assert_eq!((stdout.as_str(), stderr.as_str()), ("0\n0\n4\n0\n1\n", ""));
 }

@@ -1,8 +1,9 @@
 //! Output files: written beside the name that they get once they are complete, and not where another user leads them.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
@@ -10,6 +11,10 @@ use crate::sys::euid;
 
 /// Largest number of symbolic links in front of an output, as in path_resolution(7).
 const MOST_LINKS: usize = 40;
+/// Number of further names that are tried for a temporary file.
+const MOST_NAMES: u32 = 100;
+/// Number of bytes of a file's name that the name of its temporary file has, which may have 255 (`NAME_MAX`).
+const MOST_NAME: usize = 200;
 
 /// A file that another user has put in the place of an output.
 #[derive(Debug)]
@@ -59,10 +64,18 @@ impl Unfinished {
     /// Creates the file for `path`, with the mode of the file that it will replace, `existing`, and as far as permitted
     /// with its owner and group.
     pub fn create(path: PathBuf, existing: Option<&fs::Metadata>) -> io::Result<Unfinished> {
-        let temporary = beside(&path);
         // Until it has the rights of the file that it replaces, no other user may read it.
         let mode = if existing.is_some() { 0o600 } else { 0o666 };
-        let file = File::options().write(true).create_new(true).mode(mode).open(&temporary)?;
+        let mut number = 0;
+        let (file, temporary) = loop {
+            let temporary = beside(&path, number);
+            match File::options().write(true).create_new(true).mode(mode).open(&temporary) {
+                Ok(file) => break (file, temporary),
+                // Of a process that was killed, or one of another container: both may have had this id.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number < MOST_NAMES => number += 1,
+                Err(error) => return Err(error),
+            }
+        };
         let made = Unfinished { file, temporary, path };
         if let Some(data) = existing {
             let (file, owner, group) = (&made.file, Some(data.uid()), Some(data.gid()));
@@ -114,10 +127,14 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Returns the path of the temporary file, in the directory of the output.
-fn beside(path: &Path) -> PathBuf {
+/// Returns the path of a temporary file, in the directory of the output.
+fn beside(path: &Path, number: u32) -> PathBuf {
+    let own = path.file_name().unwrap_or_default().as_bytes();
     let mut name = OsString::from(".");
-    name.push(path.file_name().unwrap_or_default());
+    name.push(OsStr::from_bytes(&own[..own.len().min(MOST_NAME)]));
     name.push(format!(".segue-{}", std::process::id()));
+    if number > 0 {
+        name.push(format!("-{number}"));
+    }
     path.with_file_name(name)
 }
