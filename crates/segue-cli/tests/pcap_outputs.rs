@@ -1,4 +1,4 @@
-//! Tests of the outputs of `segue pcap`: whose file is replaced, and temporary files.
+//! Tests of the outputs of `segue pcap`: whose file is replaced, temporary files, and signals while one is written.
 
 mod common;
 #[path = "../../segue-capture/tests/common/shapes.rs"]
@@ -7,6 +7,9 @@ mod shapes;
 use std::fs;
 
 use common::{Place, SEGUE};
+use segue_capture::file::{Format, Order, Outgoing, PcapHeader, Writer, link};
+use segue_testkit::build::{Ip, V4};
+use segue_testkit::flow::Sender;
 use shapes::{file, shapes};
 
 /// Creates a directory with the capture in.pcap (bulk TCP on Ethernet, whose packets fit an MTU).
@@ -14,6 +17,18 @@ fn place() -> Place {
     let place = Place::new();
     fs::write(place.path().join("in.pcap"), file(&shapes(1)[0])).unwrap();
     place
+}
+
+/// Writes a pcap file of IP packets.
+fn write(place: &Place, name: &str, packets: &[Vec<u8>]) {
+    let mut writer = Writer::new(Vec::new(), Format::Pcap);
+    let head = PcapHeader { order: Order::Little, nanos: true, snaplen: 262_144, link: u32::from(link::RAW) };
+    writer.begin_pcap(&head, &head.bytes(), &[]).unwrap();
+    for (n, packet) in packets.iter().enumerate() {
+        let (ticks, len) = (Some(n as u64), packet.len() as u32);
+        writer.packet(&Outgoing { interface: 0, ticks, len, data: &[packet], options: &[] }).unwrap();
+    }
+    fs::write(place.path().join(name), writer.finish().unwrap()).unwrap();
 }
 
 /// Runs a shell script in that directory, in which `pcap` is `segue pcap`; returns stdout and stderr.
@@ -49,4 +64,30 @@ fn a_temporary_file_that_was_left_and_a_long_name_are_no_obstacle() {
         pcap split -q in.pcap $long; echo $?; cmp in.pcap $long; ls -A | grep -c aaa";
     let (stdout, stderr) = shell(&place, script);
     assert_eq!((stdout.as_str(), stderr.as_str()), ("0\n0\n4\n0\n1\n", ""));
+}
+
+#[test]
+fn a_signal_is_heeded_while_one_packet_becomes_many() {
+    if segue_lab::which("strace").is_none() {
+        return segue_lab::skip_this_test("not installed: strace");
+    }
+    let place = place();
+    // A train of 8 MiB, with a length of zero.
+    let mut train = Sender::tcp(Ip::V4(V4::new(1, 1, 2)), 3, 1, vec![]).send(60_000, 0).bytes();
+    train.resize(8 << 20, 7);
+    train[2..4].fill(0);
+    write(&place, "big.pcap", &[train]);
+    for (signal, status) in [("", "0"), ("-e inject=write:signal=TERM:when=1", "130")] {
+        let script = format!(
+            "strace -f -qq -e trace=write {signal} -o calls \"$SEGUE\" pcap split -q --fix-checksums all big.pcap out.pcap
+             echo $?; grep -c 'write(' calls; ls -A; rm -f out.pcap calls"
+        );
+        let (stdout, stderr) = shell(&place, &script);
+        let lines: Vec<&str> = stdout.lines().collect();
+        let (all, is_whole) = (["big.pcap", "calls", "in.pcap", "out.pcap"], signal.is_empty());
+        assert_eq!((lines[0], &lines[2..]), (status, if is_whole { &all[..] } else { &all[..3] }), "{stdout}{stderr}");
+        // A write has 256 KiB; every fourth looks for a signal.
+        let writes: u32 = lines[1].parse().unwrap();
+        assert_eq!(writes > 25, is_whole, "{writes} writes");
+    }
 }

@@ -72,6 +72,8 @@ pub(super) struct OutputFile {
 impl Write for OutputFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if let Some(beside) = &self.beside {
+            // Of one packet of the input may come much before the next read.
+            self.watch.borrow_mut().look()?;
             return beside.file().write(bytes);
         }
         let mut watch = self.watch.borrow_mut();
