@@ -29,11 +29,13 @@ fn place() -> Place {
 }
 
 /// Runs a shell script in that directory, in which `pcap` is `segue pcap`; the program is `SEGUE_BIN` if that is set.
+/// No signal is ignored in it, as it would be where the tests are run by nohup.
 fn shell(place: &Place, script: &str) -> Output {
     let script = format!("pcap() {{ \"$SEGUE\" pcap \"$@\"; }}\n{script}");
     let program = std::env::var_os("SEGUE_BIN").map_or_else(|| SEGUE.into(), |path| fs::canonicalize(path).unwrap());
-    let mut command = common::command("bash", place);
-    command.args(["-c", &script]).env("SEGUE", program).current_dir(place.path()).output().unwrap()
+    let mut command = common::command("env", place);
+    command.args(["--default-signal=HUP,INT", "bash", "-c", &script]).env("SEGUE", program);
+    command.current_dir(place.path()).output().unwrap()
 }
 
 fn names(place: &Place) -> Vec<String> {

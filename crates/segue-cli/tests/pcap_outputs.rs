@@ -31,12 +31,14 @@ fn write(place: &Place, name: &str, packets: &[Vec<u8>]) {
     fs::write(place.path().join(name), writer.finish().unwrap()).unwrap();
 }
 
-/// Runs a shell script in that directory, in which `pcap` is `segue pcap`; returns stdout and stderr.
+/// Runs a shell script in that directory, in which `pcap` is `segue pcap`; returns stdout and stderr. No signal is
+/// ignored in it, as it would be where the tests are run by nohup.
 fn shell(place: &Place, script: &str) -> (String, String) {
     let script = format!("pcap() {{ \"$SEGUE\" pcap \"$@\"; }}\n{script}");
     let program = std::env::var_os("SEGUE_BIN").map_or_else(|| SEGUE.into(), |path| fs::canonicalize(path).unwrap());
-    let mut command = common::command("bash", place);
-    let ran = command.args(["-c", &script]).env("SEGUE", program).current_dir(place.path()).output().unwrap();
+    let mut command = common::command("env", place);
+    command.args(["--default-signal=HUP,INT", "bash", "-c", &script]).env("SEGUE", program);
+    let ran = command.current_dir(place.path()).output().unwrap();
     let (_, stdout, stderr) = common::text(&ran);
     (stdout, stderr)
 }
@@ -89,5 +91,27 @@ fn a_signal_is_heeded_while_one_packet_becomes_many() {
         // A write has 256 KiB; every fourth looks for a signal.
         let writes: u32 = lines[1].parse().unwrap();
         assert_eq!(writes > 25, is_whole, "{writes} writes");
+    }
+}
+
+/// Shell function `waits PID`: returns once the program handles its signals, which it blocks for that, and sleeps, or
+/// has ended.
+const WAITS: &str =
+    "waits() { until grep -q '^SigBlk:.*[1-9a-f]' /proc/$1/status && grep -q '^State:.S' /proc/$1/status
+    do kill -0 $1 || break; sleep 0.02; done; }
+";
+
+#[test]
+fn a_signal_that_is_ignored_at_the_start_does_not_end_a_run() {
+    let place = place();
+    for signal in ["HUP", "INT"] {
+        let script = format!(
+            "{WAITS}mkfifo a; (trap '' {signal}; exec \"$SEGUE\" pcap merge -q a out.pcapng) & work=$!
+             exec 9> a; head -c 100000 in.pcap >&9; waits $work; kill -{signal} $work; tail -c +100001 in.pcap >&9
+             exec 9>&-; wait $work; echo $?; pcap split -q --undo out.pcapng back.pcap; cmp in.pcap back.pcap && ls -A
+             rm -f a out.pcapng back.pcap"
+        );
+        let (stdout, stderr) = shell(&place, &script);
+        assert_eq!(stdout, "0\na\nback.pcap\nin.pcap\nout.pcapng\n", "{signal}: {stderr}");
     }
 }

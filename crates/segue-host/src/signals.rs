@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use crate::sys::SignalFd;
+use crate::sys::{SignalFd, is_ignored};
 
 /// Actions that signals request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +22,8 @@ pub enum SignalAction {
     Hangup,
 }
 
+/// The signals that are read.
+const NUMBERS: [i32; 5] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGCHLD];
 /// Time within which two interrupts count as one: the terminal sends SIGINT to every process of its group, and a
 /// supervisor passes on the one that it received.
 const ONE_INTERRUPT: Duration = Duration::from_millis(250);
@@ -35,9 +37,18 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Blocks the signals and opens the descriptor that reads them.
+    /// Blocks the signals and opens the descriptor that reads them. SIGHUP is read where the process has inherited that
+    /// it is ignored, too: a service that nohup(1) has started reads its file again on request.
     pub fn new() -> io::Result<Signals> {
-        let numbers = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGCHLD];
+        Ok(Signals { fd: SignalFd::new(&NUMBERS)?, first_stop: None })
+    }
+
+    /// Blocks and reads the signals for a command that ends by SIGHUP, which nohup(1) asks not to, and by SIGINT, which
+    /// a shell ignores for what a script runs in the background. Where the process has inherited that one of them is
+    /// ignored, it stays so: a signal that is blocked is read even then.
+    pub fn of_command() -> io::Result<Signals> {
+        let stays_ignored = |number: i32| [libc::SIGHUP, libc::SIGINT].contains(&number) && is_ignored(number);
+        let numbers: Vec<i32> = NUMBERS.into_iter().filter(|number| !stays_ignored(*number)).collect();
         Ok(Signals { fd: SignalFd::new(&numbers)?, first_stop: None })
     }
 

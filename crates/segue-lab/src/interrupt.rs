@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::{LabError, sys};
 
 /// Installs handlers that record SIGINT, SIGTERM and SIGHUP for [`pending`]; a second signal ends the process with
-/// status 130. For programs, once, at their start.
+/// status 130. SIGHUP stays ignored where it is, as under nohup(1). For programs, once, at their start.
 pub fn catch() -> io::Result<()> {
     sys::catch_signals()
 }

@@ -311,6 +311,14 @@ pub(crate) fn catch_signals() -> io::Result<()> {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: an all-zero sigaction is valid: no flags, an empty mask.
         let mut action: libc::sigaction = unsafe { mem::zeroed() };
+        // SAFETY: the call fills `action`, and sets none.
+        check(unsafe { libc::sigaction(signal, std::ptr::null(), &mut action) })?;
+        if signal == libc::SIGHUP && action.sa_sigaction == libc::SIG_IGN {
+            // nohup(1) asks that a terminal that closes ends nothing.
+            continue;
+        }
+        // SAFETY: as above.
+        action = unsafe { mem::zeroed() };
         let handler: extern "C" fn(libc::c_int) = note_signal;
         action.sa_sigaction = handler as libc::sighandler_t;
         // SAFETY: `action` is initialised and the handler only touches an atomic and calls _exit.

@@ -1,24 +1,27 @@
-//! Tests of Ctrl-C in the middle of a measurement, once and twice. The signals go to a process of its own (hence no
-//! test harness).
+//! Tests of Ctrl-C in the middle of a measurement, once and twice, and of a signal that stays ignored. The signals go
+//! to a process of its own (hence no test harness).
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use segue_lab::{Family, Options, Step, interrupt, run, skip, unavailable, which};
 
 const CHILD: &str = "SEGUE_LAB_TEST_INTERRUPTED";
+const IGNORED: &str = "a_hangup_that_was_ignored_stays_so";
 
 fn main() -> ExitCode {
     let tests: [(&str, u32); 2] = [("one_interrupt_cleans_up", 1), ("a_second_interrupt_ends_at_once", 2)];
     if std::env::args().any(|word| word == "--list") {
-        tests.iter().for_each(|(name, _)| println!("{name}: test"));
+        tests.iter().map(|(name, _)| *name).chain([IGNORED]).for_each(|name| println!("{name}: test"));
         return ExitCode::SUCCESS;
     }
-    if std::env::var_os(CHILD).is_some() {
-        return measure();
+    if let Some(part) = std::env::var_os(CHILD) {
+        return if part == IGNORED { tell() } else { measure() };
     }
+    a_hangup_that_was_ignored_stays_so();
+    println!("test {IGNORED} ... ok");
     let missing = unavailable().or_else(|| which("iperf3").is_none().then(|| "iperf3 is not installed".into()));
     if let Some(why) = missing {
         tests.iter().for_each(|(name, _)| skip(name, &why));
@@ -29,6 +32,32 @@ fn main() -> ExitCode {
         println!("test {name} ... ok");
     }
     ExitCode::SUCCESS
+}
+
+/// Prints for each line of stdin whether a signal has arrived.
+fn tell() -> ExitCode {
+    interrupt::catch().unwrap();
+    println!("caught");
+    let lines = io::stdin().lines();
+    lines.for_each(|_| println!("{}", interrupt::pending()));
+    ExitCode::SUCCESS
+}
+
+fn a_hangup_that_was_ignored_stays_so() {
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' HUP; exec \"$0\""]).arg(std::env::current_exe().unwrap()).env(CHILD, IGNORED);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut stdin = child.stdin.take().unwrap();
+    assert_eq!(lines.next().unwrap().unwrap(), "caught");
+    for (signal, is_seen) in [("HUP", "false"), ("TERM", "true")] {
+        let sent = Command::new("sh").args(["-c", &format!("kill -{signal} {}", child.id())]).status().unwrap();
+        assert!(sent.success());
+        stdin.write_all(b"\n").unwrap();
+        assert_eq!(lines.next().unwrap().unwrap(), is_seen, "{signal}");
+    }
+    drop(stdin);
+    assert!(child.wait().unwrap().success());
 }
 
 /// Runs a measurement of one minute, which the test interrupts.

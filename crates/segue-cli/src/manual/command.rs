@@ -19,7 +19,10 @@ const EXIT: &[(&str, &str)] = &[
 
 const SIGNALS: &[(&str, &str)] = &[
     ("SIGINT, SIGTERM", "End cleanly; the second SIGINT ends at once."),
-    ("SIGHUP", "segue run reads its file again; other commands ignore it."),
+    (
+        "SIGHUP",
+        "segue run reads its file again, also under nohup; pcap, lab and bench end, but not under nohup; others ignore it.",
+    ),
     ("SIGUSR1", "Instances write their counters to standard error."),
 ];
 

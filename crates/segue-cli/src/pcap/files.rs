@@ -168,7 +168,8 @@ impl Job {
         let shown = args.progress == "auto" && !out.quiet && io::stderr().is_terminal();
         let data = data.filter(|_| regular);
         let (total, regular_file) = (data.as_ref().map(|data| data.len()), data.map(|data| Identity::from(&data)));
-        let signals = Signals::new().map_err(|error| Error::system("cannot listen to signals", &error, "try again"))?;
+        let failed = |error: io::Error| Error::system("cannot listen to signals", &error, "try again");
+        let signals = Signals::of_command().map_err(failed)?;
         let watch = Watch::new(signals, shown, total);
         let input = (!is_stdin).then(|| path.clone());
         let source = Source { file, waits: !regular, watch: Rc::clone(&watch) };

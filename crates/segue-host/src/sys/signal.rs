@@ -58,6 +58,15 @@ impl AsFd for SignalFd {
     }
 }
 
+/// Returns whether this process ignores a signal, as one that nohup(1) has started ignores SIGHUP.
+pub fn is_ignored(signal: c_int) -> bool {
+    // SAFETY: an all-zero sigaction is a valid place for the call to fill, and no action is set.
+    unsafe {
+        let mut action: libc::sigaction = mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &mut action) == 0 && action.sa_sigaction == libc::SIG_IGN
+    }
+}
+
 /// Sets the kernel's own action for SIGSEGV and SIGBUS: the process ends. The handler of the standard library sets it
 /// too, and returns to the instruction that failed; where a seccomp filter refuses that call, the instruction fails for
 /// ever.
