@@ -115,3 +115,11 @@ fn a_signal_that_is_ignored_at_the_start_does_not_end_a_run() {
         assert_eq!(stdout, "0\na\nback.pcap\nin.pcap\nout.pcapng\n", "{signal}: {stderr}");
     }
 }
+
+#[test]
+fn a_limit_of_file_sizes_leaves_nothing_half_written() {
+    let place = place();
+    let (stdout, stderr) = shell(&place, "(ulimit -f 100; pcap split in.pcap out.pcap); echo $?; ls -A");
+    assert_eq!(stdout, "1\nin.pcap\n", "{stderr}");
+    assert!(stderr.starts_with("error: cannot write the output: File too large"), "{stderr}");
+}

@@ -15,7 +15,7 @@ use segue_control::error::{Error, Kind};
 use segue_host::file::Identity;
 use segue_host::output::{Foreign, Unfinished, behind_links};
 use segue_host::signals::Signals;
-use segue_host::sys::{Want, poll};
+use segue_host::sys::{Want, fail_at_file_limit, poll};
 
 use super::args;
 use super::watch::{BATCH, Shared, Watch};
@@ -169,7 +169,7 @@ impl Job {
         let data = data.filter(|_| regular);
         let (total, regular_file) = (data.as_ref().map(|data| data.len()), data.map(|data| Identity::from(&data)));
         let failed = |error: io::Error| Error::system("cannot listen to signals", &error, "try again");
-        let signals = Signals::of_command().map_err(failed)?;
+        let signals = fail_at_file_limit().and_then(|()| Signals::of_command()).map_err(failed)?;
         let watch = Watch::new(signals, shown, total);
         let input = (!is_stdin).then(|| path.clone());
         let source = Source { file, waits: !regular, watch: Rc::clone(&watch) };

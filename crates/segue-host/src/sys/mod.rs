@@ -22,7 +22,7 @@ pub use process::{
     Ended, Forked, Pid, ThreadClock, close_from, cpu_seconds, fork, in_child, keep_only, kill, most_arguments,
     parent_pid, raise_open_file_limit, raise_open_file_limit_to_hard, random, signal_on_parent_death, wait,
 };
-pub use signal::{SignalFd, end_on_faults, exit_130_on_interrupt, is_ignored};
+pub use signal::{SignalFd, end_on_faults, exit_130_on_interrupt, fail_at_file_limit, is_ignored};
 pub use socket::{
     bind_abstract, connect_abstract, connect_path, ethtool_flag, ethtool_was_switched_off, probe_socket,
     receive_with_gro, set_int_option,

@@ -67,6 +67,15 @@ pub fn is_ignored(signal: c_int) -> bool {
     }
 }
 
+/// Ignores SIGXFSZ, so that a write beyond the limit of file sizes fails (EFBIG) instead of ending the process.
+pub fn fail_at_file_limit() -> io::Result<()> {
+    // SAFETY: the action is none of this program's functions.
+    if unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) } == libc::SIG_ERR {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
 /// Sets the kernel's own action for SIGSEGV and SIGBUS: the process ends. The handler of the standard library sets it
 /// too, and returns to the instruction that failed; where a seccomp filter refuses that call, the instruction fails for
 /// ever.
