@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-use crate::sys::euid;
+use crate::sys::{euid, rename_new};
 
 /// Largest number of symbolic links in front of an output, as in path_resolution(7).
 const MOST_LINKS: usize = 40;
@@ -106,7 +106,7 @@ impl Unfinished {
             match fs::hard_link(&self.temporary, &self.path) {
                 Ok(()) => fs::remove_file(&self.temporary)?,
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(error),
-                Err(_) => fs::rename(&self.temporary, &self.path)?,
+                Err(_) => rename_new(&self.temporary, &self.path)?,
             }
         }
         self.temporary = PathBuf::new();
@@ -137,4 +137,59 @@ fn beside(path: &Path, number: u32) -> PathBuf {
         name.push(format!("-{number}"));
     }
     path.with_file_name(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("segue-output-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir(&folder).unwrap();
+        folder
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = fs::read_dir(folder).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn file_has_its_name_when_it_is_complete_and_another_one_keeps_it() {
+        let folder = folder("publish");
+        let path = folder.join("out");
+        let [one, two, three] = [(); 3].map(|()| Unfinished::create(path.clone(), None).unwrap());
+        for (file, text) in [(&one, "one"), (&two, "two"), (&three, "three")] {
+            file.file().write_all(text.as_bytes()).unwrap();
+        }
+        assert_eq!(names(&folder).len(), 3);
+        one.publish(false).unwrap();
+        assert_eq!(two.publish(false).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!((names(&folder).len(), fs::read_to_string(&path).unwrap().as_str()), (2, "one"));
+        three.publish(true).unwrap();
+        assert_eq!((names(&folder), fs::read_to_string(&path).unwrap().as_str()), (vec!["out".to_owned()], "three"));
+        drop(Unfinished::create(path, None).unwrap());
+        assert_eq!(names(&folder), ["out"]);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn renaming_to_a_new_name_replaces_no_file() {
+        let folder = folder("rename");
+        let (from, to) = (folder.join("from"), folder.join("to"));
+        fs::write(&from, "one").unwrap();
+        fs::write(&to, "two").unwrap();
+        assert_eq!(rename_new(&from, &to).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read_to_string(&to).unwrap(), "two");
+        fs::remove_file(&to).unwrap();
+        rename_new(&from, &to).unwrap();
+        assert_eq!((names(&folder), fs::read_to_string(&to).unwrap().as_str()), (vec!["to".to_owned()], "one"));
+        assert_eq!(rename_new(&from, &to).unwrap_err().kind(), io::ErrorKind::NotFound);
+        fs::remove_dir_all(&folder).unwrap();
+    }
 }

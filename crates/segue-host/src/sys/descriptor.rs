@@ -49,6 +49,23 @@ pub fn place_of_file(path: &Path) -> io::Result<File> {
     Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
 }
 
+/// Renames a file to a name that no other file has (RENAME_NOREPLACE). On file systems that cannot do so, another file
+/// is replaced.
+///
+/// # Errors
+/// [`io::ErrorKind::AlreadyExists`] where a file has the name, and those of rename(2).
+pub fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+    let [old, new] = [from, to].map(|path| CString::new(path.as_os_str().as_bytes()));
+    let (old, new, cwd, flags) = (old?, new?, libc::AT_FDCWD, libc::RENAME_NOREPLACE);
+    // SAFETY: both paths end with a zero, and outlive the call. Not every C library has a function for it.
+    let result = unsafe { libc::syscall(libc::SYS_renameat2, cwd, old.as_ptr(), cwd, new.as_ptr(), flags) };
+    if result == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    if error.kind() == io::ErrorKind::AlreadyExists { Err(error) } else { std::fs::rename(from, to) }
+}
+
 /// Makes reads and writes of an open file return instead of waiting (O_NONBLOCK).
 pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: plain calls on an open descriptor.
