@@ -344,11 +344,11 @@ impl<R: Read> Reader<R> {
         if self.interfaces.get(interface as usize).is_none() {
             return Err(self.damaged("a packet without an interface description"));
         }
-        let (start, last) = (28, whole - 4);
-        let end = start + caplen as usize;
-        if end > last {
+        let (start, last) = (28_usize, whole - 4);
+        // The sum of a crafted length does not fit where addresses have 32 bits.
+        let Some(end) = start.checked_add(caplen as usize).filter(|end| *end <= last) else {
             return Err(self.damaged("a packet longer than its block"));
-        }
+        };
         let options = (end.next_multiple_of(4).min(last), last);
         Ok(Found::Packet { interface, ticks, len, form, data: (start, end), options })
     }

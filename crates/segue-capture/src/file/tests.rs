@@ -382,3 +382,19 @@ fn pcapng_without_an_interface_becomes_a_pcap_file_without_packets() {
     assert_eq!(read_all(&file).0, []);
     assert_eq!(Reader::new(&file[..]).unwrap().interfaces()[0].link, link::ETHERNET);
 }
+
+/// Tests lengths whose sum with the offset of the data does not fit 32 bits, which tells where addresses have as many.
+#[test]
+fn a_packet_of_four_gigabytes_is_longer_than_its_block() {
+    for order in [Order::Little, Order::Big] {
+        let head = PcapHeader { order, nanos: true, snaplen: 0, link: 1 };
+        let start = [section_block(order, &[]), interface_block(order, &head.interface())].concat();
+        for caplen in [5, 0xffff_ffe3, 0xffff_ffe4, 0xffff_ffff] {
+            let body = [0, 0, 0, caplen, caplen, 7].map(|word| order.put32(word));
+            let file = [&start[..], &write::wrap(order, 6, body.as_flattened())].concat();
+            let (packets, error) = read_all(&file);
+            let is_damage = matches!(error, Some(ReadError::Damaged { what: "a packet longer than its block", .. }));
+            assert!(packets.is_empty() && is_damage, "{order:?} {caplen}: {error:?}");
+        }
+    }
+}
