@@ -7,7 +7,7 @@ mod shapes;
 use std::fs;
 
 use common::{Place, SEGUE};
-use segue_capture::file::{Format, Order, Outgoing, PcapHeader, Writer, link};
+use segue_capture::file::{Format, Item, Order, Outgoing, PcapHeader, Reader, Writer, link};
 use segue_testkit::build::{Ip, V4};
 use segue_testkit::flow::Sender;
 use shapes::{file, shapes};
@@ -122,4 +122,37 @@ fn a_limit_of_file_sizes_leaves_nothing_half_written() {
     let (stdout, stderr) = shell(&place, "(ulimit -f 100; pcap split in.pcap out.pcap); echo $?; ls -A");
     assert_eq!(stdout, "1\nin.pcap\n", "{stderr}");
     assert!(stderr.starts_with("error: cannot write the output: File too large"), "{stderr}");
+}
+
+#[test]
+fn an_undo_that_is_not_whole_replaces_no_file() {
+    let place = place();
+    // A train of four, between whose packets are others.
+    let ip = Ip::V4(V4::new(1, 1, 2));
+    let mut data = Sender::tcp(ip.clone(), 3, 1, vec![]);
+    let mut packet = |n: u16| if n % 2 == 0 { data.send(1000, 0) } else { Sender::udp(ip.clone(), n).send(100, 0) };
+    write(&place, "few.pcap", &(0..7).map(|n| packet(n).bytes()).collect::<Vec<_>>());
+    assert_eq!(shell(&place, "pcap merge -q few.pcap whole.pcapng"), (String::new(), String::new()));
+    let whole = fs::read(place.path().join("whole.pcapng")).unwrap();
+    let mut reader = Reader::new(&whole[..]).unwrap();
+    let mut packets = Vec::new();
+    while let Some(item) = reader.next().unwrap() {
+        if let Item::Packet(record) = item {
+            packets.push(record.offset as usize..record.offset as usize + record.raw.len());
+        }
+    }
+    let gone = [&whole[..packets[1].start], &whole[packets[1].end..]].concat();
+    // The number of packets in the note of the train.
+    let mut wrong = whole.clone();
+    let at = whole.windows(6).position(|bytes| bytes == b"sgue\x01m").unwrap();
+    wrong[at + 6] += 1;
+    for (file, said) in [(gone, "1 packet or other blocks are gone"), (wrong, "with a note that does not fit")] {
+        fs::write(place.path().join("bad.pcapng"), file).unwrap();
+        let script = "cp bad.pcapng was; echo mine > old; pcap split --undo -i bad.pcapng; echo $?; cmp bad.pcapng was
+            pcap split --undo -f bad.pcapng old; echo $?; cat old; pcap split --undo -q bad.pcapng new; echo $?
+            pcap split --undo -q -f --allow-cut bad.pcapng old; echo $?; cmp new old; rm -f new old";
+        let (stdout, stderr) = shell(&place, script);
+        assert_eq!(stdout, "1\n1\nmine\n0\n0\n", "{stderr}");
+        assert_eq!((stderr.matches(said).count(), stderr.matches("error: bad.pcapng: ").count()), (4, 2), "{stderr}");
+    }
 }

@@ -1,5 +1,6 @@
 //! Input and output files: pipes, and the temporary file that is renamed when complete.
 
+use std::fmt::Display;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, IsTerminal, Read, Write};
 use std::os::fd::AsFd;
@@ -331,14 +332,14 @@ impl Job {
     }
 
     /// Writes the rest of the output and renames the file to its final name. An existing file is replaced only by what
-    /// a whole input became, unless `--allow-cut` was given.
-    pub(super) fn finish(&self, sink: Sink, fault: Option<&ReadError>) -> Result<(), Error> {
+    /// a whole input became, unless `--allow-cut` was given; `fault` is what the input lacks.
+    pub(super) fn finish(&self, sink: Sink, fault: Option<impl Display>) -> Result<(), Error> {
         let done = sink.finish().and_then(|buffered| buffered.into_inner().map_err(|error| error.into_error()));
         let output = done.and_then(Compressor::finish).map_err(|error| self.write_failed(&error))?;
         if let (Some(what), false, true) = (fault, self.allow_cut, output.is_taken) {
             self.erase();
             let hint = "name a new OUT, or --allow-cut replaces it by what is whole";
-            let why = "the existing file is left as it is: nothing behind the fault would be in the new one";
+            let why = "the existing file is left as it is: the new one would not be whole";
             return Err(Error::new(Kind::Damaged, format!("{}: {what}", self.name), hint).why(why));
         }
         output.commit().map_err(|error| self.write_failed(&error))?;

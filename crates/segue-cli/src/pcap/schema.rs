@@ -79,6 +79,8 @@ pub(crate) struct Split {
     trains_cut: u64,
     /// Notes that do not fit their packet; only with `--undo`.
     notes_unreadable: Option<u64>,
+    /// Packets and blocks that are gone since the merge, as far as that can be told; only with `--undo`.
+    packets_missing: Option<u64>,
     /// Unfinished checksums that were finished. This counter and all below exist only without `--undo`.
     checksums_finished: Option<u64>,
     /// Wrong checksums that were corrected.

@@ -93,14 +93,22 @@ fn run_undo(args: &Split, out: &Out) -> Result<(), Error> {
         "packets_out": report.packets_out,
         "trains_cut": report.trains,
         "notes_unreadable": report.unreadable,
+        "packets_missing": report.missing,
         "cut": report.fault.as_ref().map(ToString::to_string),
     });
-    job.finish(sink, report.fault.as_ref())?;
-    job.erase();
+    let mut flaws = Vec::new();
     if report.unreadable > 0 {
         let count = packets(report.unreadable);
-        out.warn(&format!("note: {count} or other blocks with a note that does not fit; left as they are"));
+        flaws.push(format!("{count} or other blocks with a note that does not fit; left as they are"));
     }
+    if report.missing > 0 && report.fault.is_none() {
+        let count = packets(report.missing);
+        flaws.push(format!("{count} or other blocks are gone since the merge; others may be in another order"));
+    }
+    let fault = report.fault.as_ref().map(ToString::to_string);
+    job.finish(sink, fault.as_ref().or(flaws.first()))?;
+    job.erase();
+    flaws.iter().for_each(|flaw| out.warn(&format!("note: {flaw}")));
     if out.json {
         return show_json(out, summary, &job, report.fault.as_ref());
     }
