@@ -1,4 +1,5 @@
-//! Tests of the outputs of `segue pcap`: whose file is replaced, temporary files, and signals while one is written.
+//! Tests of the outputs of `segue pcap`: whose file is replaced, temporary files, signals and limits while one is
+//! written, and names that act on a terminal.
 
 mod common;
 #[path = "../../segue-capture/tests/common/shapes.rs"]
@@ -51,7 +52,8 @@ fn a_file_of_another_user_in_a_sticky_folder_is_replaced_in_place_alone() {
     if !stderr.is_empty() {
         return segue_lab::skip_this_test("files cannot be given to another owner here (CAP_CHOWN)");
     }
-    let script = "pcap merge -q -f in.pcap shared/file; echo $?; cmp in.pcap shared/file && pcap merge -q -i shared/file
+    let script =
+        "pcap merge -q -f in.pcap shared/file; echo $?; cmp in.pcap shared/file && pcap merge -q -i shared/file
         echo $?; stat -c %u shared/file; cmp -s in.pcap shared/file || echo merged; ls -A shared";
     let (stdout, stderr) = shell(&place, script);
     assert_eq!(stdout, "2\n0\n1000\nmerged\nfile\n", "{stderr}");
@@ -130,7 +132,8 @@ fn an_undo_that_is_not_whole_replaces_no_file() {
     // A train of four, between whose packets are others.
     let ip = Ip::V4(V4::new(1, 1, 2));
     let mut data = Sender::tcp(ip.clone(), 3, 1, vec![]);
-    let mut packet = |n: u16| if n % 2 == 0 { data.send(1000, 0) } else { Sender::udp(ip.clone(), n).send(100, 0) };
+    let mut packet =
+        |n: u16| if n.is_multiple_of(2) { data.send(1000, 0) } else { Sender::udp(ip.clone(), n).send(100, 0) };
     write(&place, "few.pcap", &(0..7).map(|n| packet(n).bytes()).collect::<Vec<_>>());
     assert_eq!(shell(&place, "pcap merge -q few.pcap whole.pcapng"), (String::new(), String::new()));
     let whole = fs::read(place.path().join("whole.pcapng")).unwrap();
@@ -155,4 +158,16 @@ fn an_undo_that_is_not_whole_replaces_no_file() {
         assert_eq!(stdout, "1\n1\nmine\n0\n0\n", "{stderr}");
         assert_eq!((stderr.matches(said).count(), stderr.matches("error: bad.pcapng: ").count()), (4, 2), "{stderr}");
     }
+}
+
+#[test]
+fn the_name_of_a_file_does_not_act_on_the_terminal() {
+    let place = place();
+    let script = "n=$'e\\e[2Jx.pcap'; cp in.pcap \"$n\"; mkdir \"$n.d\"; pcap stat \"$n\"; pcap stat \"$n.none\"
+        pcap stat \"$n.d\"; pcap split in.pcap \"$n\"; pcap split \"$n\" \"./$n\"; pcap split in.pcap \"none/$n\"
+        pcap split -f in.pcap \"$n.d\"; pcap merge in.pcap \"$n.pcapng\"; head -c 1000 in.pcap > \"$n\"; pcap verify -q \"$n\"";
+    let (stdout, stderr) = shell(&place, script);
+    assert!(stdout.starts_with("e?[2Jx.pcap   pcap, "), "{stdout:?}");
+    assert!(!stdout.contains('\u{1b}') && !stderr.contains('\u{1b}'), "{stdout:?} {stderr:?}");
+    assert!(stderr.lines().filter(|line| line.contains("e?[2Jx.pcap")).count() >= 7, "{stderr:?}");
 }

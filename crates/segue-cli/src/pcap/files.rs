@@ -12,7 +12,7 @@ use std::time::Duration;
 use segue_capture::CaptureError;
 use segue_capture::file::compression::{Compression, Compressor, Decompressor};
 use segue_capture::file::{Format, ReadError, Reader, Writer};
-use segue_control::error::{Error, Kind};
+use segue_control::error::{Error, Kind, printable_line};
 use segue_host::file::Identity;
 use segue_host::output::{Foreign, Unfinished, behind_links};
 use segue_host::signals::Signals;
@@ -135,7 +135,7 @@ impl Job {
             return Err(Error::new(Kind::Missing, "no capture file was given", hint));
         };
         let is_stdin = path.as_os_str() == "-";
-        let name = if is_stdin { "stdin".to_owned() } else { path.display().to_string() };
+        let name = if is_stdin { "stdin".to_owned() } else { name_of(path) };
         let file = if is_stdin {
             let fd = io::stdin().as_fd().try_clone_to_owned();
             File::from(fd.map_err(|error| Error::system("cannot read stdin", &error, "give a file name"))?)
@@ -202,7 +202,7 @@ impl Job {
             && !data.is_file()
             && !data.is_dir()
         {
-            let path = path.display();
+            let path = name_of(path);
             let what = if data.file_type().is_fifo() { "a named pipe" } else { "no regular file" };
             let hint = format!("segue pcap {action} {path} OUT");
             return Err(Error::new(Kind::Usage, format!("{path} is {what} and cannot be replaced in place"), hint)
@@ -252,14 +252,14 @@ impl Job {
         // A file that is replaced stays as it is, whatever its name.
         let compression = if args.in_place { self.compression } else { Compression::of_name(&path) };
         if form != from {
-            out.note(&format!("note: {} becomes {} in {}", from.name(), form.name(), path.display()));
+            out.note(&format!("note: {} becomes {} in {}", from.name(), form.name(), name_of(&path)));
         }
         let same = |a: &Path, b: &Path| match (fs::metadata(a), fs::metadata(b)) {
             (Ok(a), Ok(b)) => Identity::from(&a) == Identity::from(&b),
             _ => false,
         };
         if !args.in_place && self.input.as_deref().is_some_and(|input| same(input, &path)) {
-            let (input, shown) = (&self.name, path.display().to_string());
+            let (input, shown) = (&self.name, name_of(&path));
             let which = if *input == shown { input.clone() } else { format!("{input}, {shown}") };
             return Err(usage(
                 format!("input and output are the same file ({which})"),
@@ -267,7 +267,7 @@ impl Job {
             ));
         }
         let target = behind_links(&path, args.in_place).map_err(|Foreign { path, what }| {
-            let message = format!("{} is {what} of another user", path.display());
+            let message = format!("{} is {what} of another user", name_of(&path));
             Error::new(Kind::Conflict, message, "choose a new name, or another folder")
                 .why("that user would have the capture, or lead it elsewhere")
         })?;
@@ -276,7 +276,7 @@ impl Job {
             found => Some(found.map_err(|error| self.cannot_write(&path, &error))?),
         };
         if existing.as_ref().is_some_and(fs::Metadata::is_dir) {
-            return Err(Error::new(Kind::BadValue, format!("{} is a directory", path.display()), "name a file in it"));
+            return Err(Error::new(Kind::BadValue, format!("{} is a directory", name_of(&path)), "name a file in it"));
         }
         // Devices and pipes are written in place; only regular files get a temporary file.
         if let Some(data) = existing.as_ref().filter(|data| !data.is_file()) {
@@ -452,7 +452,7 @@ impl Job {
         if self.watch.borrow().stopped.is_some() {
             return self.stopped();
         }
-        let made = Error::system(format!("cannot write {}", path.display()), error, "name a place where you may write");
+        let made = Error::system(format!("cannot write {}", name_of(path)), error, "name a place where you may write");
         match error.kind() {
             io::ErrorKind::NotFound => made.why("its folder does not exist"),
             io::ErrorKind::PermissionDenied => made.why("this user may not make a file in its folder"),
@@ -472,5 +472,10 @@ fn unpacker(with: &str) -> &str {
 }
 
 fn exists(path: &Path) -> Error {
-    Error::new(Kind::Conflict, format!("{} exists", path.display()), "-f replaces it, or choose a new name")
+    Error::new(Kind::Conflict, format!("{} exists", name_of(path)), "-f replaces it, or choose a new name")
+}
+
+/// Returns the name of a file in a form that is safe to print: that of a capture may come from anywhere.
+fn name_of(path: &Path) -> String {
+    printable_line(&path.display().to_string())
 }
