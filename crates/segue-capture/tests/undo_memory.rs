@@ -34,7 +34,7 @@ struct Bomb {
     growth: u64,
 }
 
-const BOMBS: [Bomb; 5] = [
+const BOMBS: [Bomb; 6] = [
     // Half a million packets with short headers; they wait for positions that never come.
     Bomb {
         name: "many packets",
@@ -65,6 +65,18 @@ const BOMBS: [Bomb; 5] = [
         carried: 0,
         restored: 100_000,
         growth: 25,
+    },
+    // The most that a note may promise: seven bytes of it for a block of 32 bytes, 127 of headers with padding, 56 of
+    // options that are shared, and their end.
+    Bomb {
+        name: "the most for each byte",
+        packets: 20,
+        members: 25_000,
+        head: 127,
+        step: 1,
+        carried: 52,
+        restored: 500_000,
+        growth: 32,
     },
     // Packets whose headers or shared options would grow without measure are left as they are.
     Bomb {
