@@ -23,6 +23,9 @@ const QUIET: (u32, Duration) = (15, Duration::from_millis(100));
 /// Drop reasons of fragments, which the datagrams of a route are not: those of a flood may wait for half a minute, and
 /// would then count among the drops of a calm time.
 const FRAGMENTS: [&str; 2] = ["nat_fragment", "nat_tiny_fragment"];
+/// Drop reason of packets that wait for a neighbour: those of a flood that is over do so for some seconds more, and
+/// would count among the drops of a calm time. In a calm time no datagram of a route may be dropped for it.
+const LATE: [&str; 1] = ["route_no_neighbour"];
 /// Counters of a host's kernel for packets that it dropped, by the beginning of their lines in `/proc/net/snmp`.
 const KERNEL_DROPS: [(&str, &[&str]); 2] = [("Ip:", &["InDiscards", "OutDiscards"]), ("Udp:", &["InErrors"])];
 /// Counters of the same drops in `/proc/net/snmp6`.
@@ -255,10 +258,11 @@ pub struct Loss {
 
 /// A route with all that counts packets which are dropped on it.
 ///
-/// Counted are the drops of its instances under all reasons but those of fragments, errors and drops of the interfaces
-/// that its datagrams pass, and what the kernels of its hosts discard in IP, and at UDP sockets for want of room or for
-/// a wrong checksum. A packet may be counted at two of these places, and packets of others are counted too, so the sum
-/// is an upper bound: close where there is no flood on the route, and far too high where there is one.
+/// Counted are the drops of its instances under all reasons but those of fragments, and beside no flood that of packets
+/// which wait for neighbours, errors and drops of the interfaces that its datagrams pass, and what the kernels of its
+/// hosts discard in IP, and at UDP sockets for want of room or for a wrong checksum. A packet may be counted at two of
+/// these places, and packets of others are counted too, so the sum is an upper bound: close where there is no flood on
+/// the route, and far too high where there is one.
 ///
 /// Not counted is what a kernel drops for want of a link address or by a queueing discipline of an interface that is
 /// down, and what is inside of an instance at the moment of its end. A caller that has no datagram on its way while it
@@ -271,6 +275,8 @@ pub struct Track<'a> {
     /// Number of drops in counters that began again at zero.
     ended: i64,
     before: Loss,
+    /// Number of packets that were counted under the reasons in [`LATE`].
+    late: i64,
     /// Losses while there was no flood.
     pub calm: Loss,
     /// Losses beside a flood.
@@ -286,16 +292,24 @@ impl<'a> Track<'a> {
         instances: Vec<Box<dyn Fn() -> Value + 'a>>,
     ) -> Track<'a> {
         let [before, calm, flooded] = [Loss::default(); 3];
-        let mut track = Track { route, hosts, instances, ended: 0, before, calm, flooded };
-        track.before = track.now();
+        let mut track = Track { route, hosts, instances, ended: 0, before, late: 0, calm, flooded };
+        (track.before, track.late) = (track.now(), track.late());
         track
     }
 
     /// Returns the number of packets that were counted as dropped so far.
     pub fn counted(&self) -> i64 {
         let by_kernels = self.hosts.iter().map(|(host, devices)| dropped_by_kernel(host, devices)).sum::<u64>();
-        let by_instances = self.instances.iter().map(|state| dropped_by_instance(&state())).sum::<u64>();
-        (by_kernels + by_instances).cast_signed() + self.ended
+        let counts = |reason: &str| !FRAGMENTS.contains(&reason) && !LATE.contains(&reason);
+        (by_kernels + self.by_instances(&counts)).cast_signed() + self.ended
+    }
+
+    fn late(&self) -> i64 {
+        self.by_instances(&|reason| LATE.contains(&reason)).cast_signed()
+    }
+
+    fn by_instances(&self, counts: &dyn Fn(&str) -> bool) -> u64 {
+        self.instances.iter().map(|state| dropped_by_instance(&state(), counts)).sum()
     }
 
     /// Keeps the count of before a change after which an instance, or its interface, may count from zero.
@@ -305,11 +319,15 @@ impl<'a> Track<'a> {
 
     /// Ends a time with or without a flood: its losses are added to those of its kind.
     pub fn close(&mut self, is_flooded: bool) {
-        let now = self.now();
+        let (now, late) = (self.now(), self.late());
         let sums = if is_flooded { &mut self.flooded } else { &mut self.calm };
         sums.lost += now.lost - self.before.lost;
         sums.counted += now.counted - self.before.counted;
-        self.before = now;
+        if is_flooded {
+            // A process that has ended took its counters with it.
+            sums.counted += (late - self.late).max(0);
+        }
+        (self.before, self.late) = (now, late);
     }
 
     fn now(&self) -> Loss {
@@ -317,12 +335,12 @@ impl<'a> Track<'a> {
     }
 }
 
-/// Returns the number of packets that an instance dropped, fragments aside.
-fn dropped_by_instance(stat: &Value) -> u64 {
+/// Returns the number of packets that an instance dropped for reasons that count.
+fn dropped_by_instance(stat: &Value, counts: &dyn Fn(&str) -> bool) -> u64 {
     let ports = stat["ports"].as_object().expect("ports");
     let drops = ports.values().filter_map(|port| port["drops"].as_object()).flatten();
-    let counts = drops.filter(|(reason, _)| !FRAGMENTS.contains(&reason.as_str()));
-    counts.map(|(_, count)| count.as_u64().unwrap_or(0)).sum()
+    let counted = drops.filter(|(reason, _)| counts(reason));
+    counted.map(|(_, count)| count.as_u64().unwrap_or(0)).sum()
 }
 
 /// Returns the number of packets that the kernel of a host dropped at these interfaces, in IP, and at UDP sockets.

@@ -119,6 +119,14 @@ pub fn send_frame(socket: &OwnedFd, frame: &[u8]) -> io::Result<bool> {
     }
 }
 
+/// Refuses huge pages to this process and all that it starts: the kernel may join pages into one at any time, and
+/// counts memory that no process has touched.
+pub fn refuse_huge_pages() -> io::Result<()> {
+    let (on, none): (libc::c_ulong, libc::c_ulong) = (1, 0);
+    // SAFETY: plain numbers.
+    check(unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, on, none, none, none) })
+}
+
 /// Makes the programs that this process starts inherit no descriptors but the standard streams, also of those that it
 /// inherited itself, such as from a terminal.
 pub fn pass_on_no_descriptors() -> io::Result<()> {

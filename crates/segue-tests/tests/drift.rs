@@ -7,8 +7,8 @@
 //!
 //! At the end each process has a slope of its anonymous memory, and each route one of the p99 of its round trips beside
 //! no flood, with the 95 % interval. The upper end is bounded for memory from an hour on, for round trips from 110
-//! minutes on; the lower end of round trips from ten minutes on: a shorter run cannot show that nothing grows, but it
-//! can show that something does.
+//! minutes on. From ten minutes on the lower end of round trips is bounded, by as much more as those without an
+//! instance may have become slower: a shorter run cannot show that nothing grows, but it can show that something does.
 //!
 //! Each instance accounts for each packet that came to it, those that are killed by their counters of just before. From
 //! end to end, each route loses at most as many datagrams as were counted as dropped on it meanwhile (`soak::Track` has
@@ -63,7 +63,7 @@ const WARM_UP_TRIPS: f64 = 0.1;
 /// Time between two looks at what is awaited, and time after which the last packets of a flood have passed.
 const PAUSE: Duration = Duration::from_millis(200);
 /// Number of round trips of each route in a round, of a short run and of a long one.
-const TRIPS: [u32; 2] = [10, 60];
+const TRIPS: [u32; 2] = [10, 120];
 /// Time between the round trips of a round, altogether: one disturbance then meets few of them.
 const SPREAD: Duration = Duration::from_millis(300);
 /// Number of trips of other routes for one of a route whose instance is killed, of which no slope is judged.
@@ -274,6 +274,7 @@ fn balanced(name: &str, account: Account, stat: impl Fn() -> Value) -> u64 {
 
 #[test]
 fn a_service_under_faults_and_changes_grows_nowhere() {
+    sys::refuse_huge_pages().unwrap();
     let tables = [Forwarder::TABLES, Forwarder::NAT_TABLE, Plugged::TABLE].concat();
     let made = Service::prepared(test_name!(), TUNNELS, &tables, &[], |ground| {
         let [bridge, router] = Forwarder::both(ground);
@@ -286,7 +287,8 @@ fn a_service_under_faults_and_changes_grows_nowhere() {
     let lossy = Pair::start(&wire, Shape::new(Inside::GreKeyCsum, Carrier::Fou, Family::V4), 1);
     let Some(routed) = Routed::new(test_name!(), &[], &["--nat", "198.18.2.9"]) else { return };
     let Some(bridge) = Bridge::start(test_name!()) else { return };
-    let longest = std::env::var("SEGUE_DRIFT").ok().and_then(|text| text.parse().ok()).unwrap_or(15);
+    let longest =
+        std::env::var("SEGUE_DRIFT").map_or(15, |text| text.parse().expect("SEGUE_DRIFT: a number of seconds"));
     let longest = Duration::from_secs(longest);
     let mut held = BTreeMap::new();
     for net in 1..=CALM {
@@ -457,24 +459,33 @@ fn a_service_under_faults_and_changes_grows_nowhere() {
     let mut faults = Vec::new();
     let sent = mean(&mut sent_parts);
     println!("floods: {sent:.4} of their rate");
-    assert!(sent >= LEAST_SENT[usize::from(is_long)], "the floods sent too little: {sent_parts:?}");
+    if sent < LEAST_SENT[usize::from(is_long)] {
+        faults.push(format!("the floods sent too little: {sent_parts:?}"));
+    }
     for track in &mut tracks {
         track.route.drain(LATE);
         track.close(is_flooded);
     }
-    assert_eq!(before, pids(), "what had no fault has its process");
+    let after = pids();
+    if before != after {
+        faults.push(format!("without a fault, another process: {before:?}, then {after:?}"));
+    }
     println!("{round} rounds in {length:?}");
     for fault in FAULTS {
         let count = caused.iter().filter(|one| **one == fault).count();
         println!("faults {fault:?}: {count}");
-        assert!(count > 0, "{fault:?}");
+        if count == 0 {
+            faults.push(format!("there was no {fault:?}"));
+        }
     }
     for Track { route, calm, flooded, .. } in &tracks {
         println!("packets {}: {} sent, {} came", route.name, route.sent, route.came);
         // Also through the router that is flooded: the figures of `floods.rs` demand as much. Of the few of a short run
         // one or two may be too many.
         let least = if length >= LONG { 99 * route.sent / 100 } else { 1 };
-        assert!(route.came >= least, "{}: {} of {} came", route.name, route.came, route.sent);
+        if route.came < least.max(1) {
+            faults.push(format!("{}: {} of {} came", route.name, route.came, route.sent));
+        }
         for (when, loss) in [("calm", calm), ("flooded", flooded)] {
             println!("lost {}, {when}: {}, {} counted as dropped", route.name, loss.lost, loss.counted);
             if loss.lost > loss.counted {
@@ -488,7 +499,66 @@ fn a_service_under_faults_and_changes_grows_nowhere() {
     let [from_a, from_b] = relay.counts();
     let frames = from_a.plus(from_b);
     println!("packets lossy tunnel: {frames:?}");
-    assert!(frames.dropped > 0 && frames.duplicated > 0 && frames.reordered > 0, "{frames:?}");
+    if [frames.dropped, frames.duplicated, frames.reordered].contains(&0) {
+        faults.push(format!("the wire was not bad: {frames:?}"));
+    }
+    // That of the machine alone.
+    let found = comparison.calm.windows(WARM_UP_TRIPS, p99);
+    let middle = mean(&mut found.iter().map(|(_, value)| *value).collect::<Vec<f64>>());
+    let machine = Slope::of(&found).map(|slope| slope.relative(middle));
+    if let Some(Slope { slope, least, most }) = machine {
+        let what = format!("p99 without an instance, {:.3} ms", 1000.0 * middle);
+        println!("machine {what}: {slope:.3} parts an hour, 95 %: {least:.3} to {most:.3}");
+    }
+    let slower = machine.map_or(0.0, |slope| slope.most.max(0.0));
+    // Each with its bound and the length from which on the upper end is judged, and the same for the lower end.
+    let mut judge = |what: &str, slope: Option<Slope>, unit: &str, upper: (f64, Duration), lower: (f64, Duration)| {
+        let Some(slope) = slope else {
+            if length >= LONG {
+                faults.push(format!("{what}: there is no slope"));
+            }
+            return;
+        };
+        println!("slope {what}: {:.3} {unit} an hour, 95 %: {:.3} to {:.3}", slope.slope, slope.least, slope.most);
+        if length >= upper.1 && slope.most > upper.0 || length >= lower.1 && slope.least > lower.0 {
+            faults.push(format!("{what}: {slope:?} {unit} an hour"));
+        }
+    };
+    for held in held.values() {
+        let windows = held.memory_kb.windows(WARM_UP, mean);
+        println!("memory of {} over time, kB:{}", held.name, soak::list(&windows));
+        judge(&format!("memory of {}", held.name), Slope::of(&windows), "kB", (MOST_GROWTH, HOUR), (MOST_GROWTH, HOUR));
+    }
+    for Track { route, .. } in &tracks[killed.len()..] {
+        let found = route.calm.windows(WARM_UP_TRIPS, p99);
+        let middle = mean(&mut found.iter().map(|(_, value)| *value).collect::<Vec<f64>>());
+        let slope = Slope::of(&found).map(|slope| slope.relative(middle));
+        let what = format!("p99 of {}, {:.3} ms", route.name, middle * 1000.0);
+        judge(&what, slope, "parts", (MOST_SLOWER, LONGEST), (MOST_SLOWER + slower, LONG));
+        let all = [&route.calm, &route.flooded].map(|series| 1000.0 * series.of_all(p99));
+        println!("p99 {}: {:.3} ms, {:.3} ms beside a flood", route.name, all[0], all[1]);
+    }
+    let quiet = quiet.expect("a cycle after the warm-up");
+    for (pid, held) in &held {
+        let (first, last) = held.memory_kb.ends(WARM_UP).expect("a round after the warm-up");
+        println!("memory {}: {first} kB, then {last} kB", held.name);
+        if length >= LONG && last - first > MOST_GROWN {
+            faults.push(format!("{}: {first} kB, then {last} kB", held.name));
+        }
+        let (first, begin) = (quiet[pid], Instant::now());
+        // A process of a short run may not have had the time yet to close what it needed for a start.
+        let is_same = |now: usize| now == first || length < LONG && now < first;
+        let mut last = descriptors(*pid);
+        while !is_same(last) && begin.elapsed() < PATIENCE {
+            thread::sleep(PAUSE);
+            last = descriptors(*pid);
+        }
+        println!("descriptors {}: {first}, then {last}", held.name);
+        if !is_same(last) {
+            faults.push(format!("{}: {first} descriptors, then {last}", held.name));
+        }
+    }
+    faults.iter().for_each(|fault| println!("fault: {fault}"));
     let say = |name: &str, came: u64| println!("balance {name}: {came} packets came, 0 are missing");
     for net in 1..=TUNNELS {
         for end in [Peer::A, Peer::B] {
@@ -510,55 +580,6 @@ fn a_service_under_faults_and_changes_grows_nowhere() {
     for (end, host) in [("A", &wire.a), ("B", &wire.b)] {
         let name = format!("lossy tunnel at {end}");
         say(&name, balanced(&name, PLAIN, || read(host, &wire, &lossy.at_a.device)));
-    }
-    // Each with the lengths from which on its upper and its lower end are judged.
-    let mut judge = |what: &str, slope: Option<Slope>, (unit, most): (&str, f64), [upper, lower]: [Duration; 2]| {
-        let Some(slope) = slope else { return };
-        println!("slope {what}: {:.3} {unit} an hour, 95 %: {:.3} to {:.3}", slope.slope, slope.least, slope.most);
-        if length >= upper && slope.most > most || length >= lower && slope.least > most {
-            faults.push(format!("{what}: {slope:?} {unit} an hour"));
-        }
-    };
-    for held in held.values() {
-        let windows = held.memory_kb.windows(WARM_UP, mean);
-        println!("memory of {} over time, kB:{}", held.name, soak::list(&windows));
-        judge(&format!("memory of {}", held.name), Slope::of(&windows), ("kB", MOST_GROWTH), [HOUR; 2]);
-    }
-    for Track { route, .. } in &tracks[killed.len()..] {
-        let found = route.calm.windows(WARM_UP_TRIPS, p99);
-        let middle = mean(&mut found.iter().map(|(_, value)| *value).collect::<Vec<f64>>());
-        let slope = Slope::of(&found).map(|slope| slope.relative(middle));
-        let what = format!("p99 of {}, {:.3} ms", route.name, middle * 1000.0);
-        judge(&what, slope, ("parts", MOST_SLOWER), [LONGEST, LONG]);
-        let all = [&route.calm, &route.flooded].map(|series| 1000.0 * series.of_all(p99));
-        println!("p99 {}: {:.3} ms, {:.3} ms beside a flood", route.name, all[0], all[1]);
-    }
-    // That of the machine alone, by which the others can be read.
-    let found = comparison.calm.windows(WARM_UP_TRIPS, p99);
-    let middle = mean(&mut found.iter().map(|(_, value)| *value).collect::<Vec<f64>>());
-    if let Some(Slope { slope, least, most }) = Slope::of(&found).map(|slope| slope.relative(middle)) {
-        let what = format!("p99 without an instance, {:.3} ms", 1000.0 * middle);
-        println!("machine {what}: {slope:.3} parts an hour, 95 %: {least:.3} to {most:.3}");
-    }
-    let quiet = quiet.expect("a cycle after the warm-up");
-    for (pid, held) in &held {
-        let (first, last) = held.memory_kb.ends(WARM_UP).expect("a round after the warm-up");
-        println!("memory {}: {first} kB, then {last} kB", held.name);
-        if length >= LONG && last - first > MOST_GROWN {
-            faults.push(format!("{}: {first} kB, then {last} kB", held.name));
-        }
-        let (first, begin) = (quiet[pid], Instant::now());
-        // A process of a short run may not have had the time yet to close what it needed for a start.
-        let is_same = |now: usize| now == first || length < LONG && now < first;
-        let mut last = descriptors(*pid);
-        while !is_same(last) && begin.elapsed() < PATIENCE {
-            thread::sleep(PAUSE);
-            last = descriptors(*pid);
-        }
-        println!("descriptors {}: {first}, then {last}", held.name);
-        if !is_same(last) {
-            faults.push(format!("{}: {first} descriptors, then {last}", held.name));
-        }
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
