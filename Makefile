@@ -137,7 +137,7 @@ figures: ## what measures, each figure beside its aim, with the command
 trust: ## what attacks and faults cost, each figure beside its aim, with the command
 	@tools/need trust
 	$(CARGO) build --release --locked -p segue-cli
-	SEGUE_BIN='$(abspath $(SEGUE))' tools/figures --trust $(ONLY)
+	SEGUE_SEED=$${SEGUE_SEED:-'$(SEED)'} SEGUE_BIN='$(abspath $(SEGUE))' tools/figures --trust $(ONLY)
 
 SECONDS ?= 60
 fuzz: ## each fuzz target for SECONDS, on the stable toolchain
@@ -148,7 +148,7 @@ SEED ?= 1
 SHARD ?= 0/1
 mutants: ## mutation tests of engine and NAT: 150 changes that SEED chooses, of which SHARD=I/N runs each Nth
 	@tools/need mutants
-	tools/mutants --seed '$(SEED)' --shard '$(SHARD)'
+	tools/mutants --seed='$(SEED)' --shard='$(SHARD)'
 
 miri: ## the code with unsafe that Miri can interpret (a nightly toolchain)
 	tools/miri

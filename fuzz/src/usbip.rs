@@ -26,7 +26,7 @@ const TRANSFER: usize = 2048;
 const MOST: usize = 32 << 10;
 
 /// Passes arbitrary bytes of a client to the server's side of a connection, in pieces of the length that the first byte
-/// names. Memory and output are bounded by what the client asks for, and the outcome does not depend on the pieces.
+/// names. Memory is bounded by what the client asks for, and the outcome does not depend on the pieces.
 ///
 /// A last byte from 0x80 to 0xbf says more about the device: the speed of its bus (bits 0 and 1), whether another
 /// client has it (bit 2), and the number of transfers after which it is unplugged (bits 3 to 5).

@@ -260,6 +260,7 @@ impl Workload<'_> {
         let directory = Directory::new();
         let traced = Traced::attach(self.pid, fault, &directory.file("calls"));
         let before = processor_time(self.pid);
+        assert!(before > Duration::ZERO, "the kernel does not count processor time (CONFIG_SCHED_INFO)");
         (self.work)();
         while begin.elapsed() < longest && traced.failures(|_| true) == 0 {
             (self.work)();
