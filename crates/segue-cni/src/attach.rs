@@ -162,6 +162,7 @@ fn connect(request: &Request, namespace: &File, ips: &[Given], mtu: u32) -> Resu
         .map_err(failed("cannot make a veth pair"))?;
     let near = links.find(&host).map_err(failed("cannot read the links"))?;
     let near = near.ok_or_else(|| CniError::new(100, format!("{host} vanished"), "another program removed it"))?;
+    ignore_advertisements(&host).map_err(failed("cannot have this host ignore router advertisements of the pod"))?;
     links.set_up(near.index, Some(&alias)).map_err(failed("cannot set the host's end up"))?;
     let pod = inside(namespace, |links| {
         let Some(far) = links.find(&request.interface)? else { return Err(io::ErrorKind::NotFound.into()) };
@@ -182,6 +183,19 @@ fn connect(request: &Request, namespace: &File, ips: &[Given], mtu: u32) -> Resu
     }
     fs::write("/proc/sys/net/ipv4/ip_forward", "1").map_err(failed("cannot make this host a router"))?;
     Ok(VethPair { host: (host, near), pod })
+}
+
+/// Has this host ignore router advertisements that come by its end of a pair: else a pod would change the host's IPv6
+/// routes (CVE-2020-10749).
+fn ignore_advertisements(host: &str) -> io::Result<()> {
+    let path = format!("/proc/sys/net/ipv6/conf/{host}/accept_ra");
+    match fs::read_to_string(&path) {
+        // The default may be so already, and the file not be one to write to.
+        Ok(text) if text.trim() == "0" => Ok(()),
+        // Without the file there is no IPv6.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        _ => fs::write(&path, "0"),
+    }
 }
 
 /// Returns the gateway of an address: that of the IPAM plugin, else the first address of the network.

@@ -8,7 +8,7 @@ mod guide;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -16,7 +16,8 @@ use std::time::Duration;
 
 use segue_lab::{Host, LinkForm, Process};
 use segue_tests::capture::Directory;
-use segue_tests::{Ground, Stat, Tunnel, test_name, theirs, traffic};
+use segue_tests::flood::{Flood, Stations};
+use segue_tests::{Ground, Stat, Tunnel, test_name, theirs, traffic, until};
 use serde_json::{Value, json};
 
 const DEVICE: &str = "cn0";
@@ -176,6 +177,34 @@ fn each_call_leaves_what_it_should() {
         assert_eq!((node.links().len(), node.reserved().len()), (0, 0));
         assert!(!two.has_device("eth0") && !one.has_device("eth0"));
     }
+}
+
+#[test]
+fn a_pod_changes_no_ipv6_route_of_its_host_by_router_advertisements() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &["python3"]) else { return };
+    let node = Node::start(&ground, 1);
+    // As Linux has it; the hosts of the laboratory ignore them.
+    node.host.set_sysctl("ipv6/conf/default/accept_ra", "1").unwrap();
+    let pod = Host::new("pod").unwrap();
+    node.must("ADD", "c1", Some(&pod), &node.config());
+    let link = node.links().remove(0);
+    let accept_ra = format!("ipv6/conf/{link}/accept_ra");
+    assert_eq!(node.host.run("cat", &[&format!("/proc/sys/net/{accept_ra}")]).unwrap().trim(), "0");
+    let stations = Stations::between((&pod, "eth0"), (node.host, link.as_str()));
+    let [own, on_link, behind]: [Ipv6Addr; 3] =
+        ["fe80::66", "2001:db8:2::", "2001:db8:77::"].map(|address| address.parse().unwrap());
+    let advertising = Flood::start(&pod, "eth0", 20, move |_| stations.advertisement(own, (on_link, 64), (behind, 64)));
+    let learned = || ip(node.host, "-6 route show proto ra");
+    until("no advertisement arrives", || {
+        let counted = node.host.run("cat", &["/proc/net/snmp6"]).unwrap();
+        let mut words = counted.lines().find(|line| line.starts_with("Icmp6InType134 "))?.split_whitespace();
+        words.nth(1)?.parse::<u64>().is_ok_and(|count| count > 3).then_some(())
+    });
+    assert_eq!(learned(), "");
+    // They would have been believed.
+    node.host.set_sysctl(&accept_ra, "1").unwrap();
+    until("the kernel does not believe the advertisements", || learned().contains("default").then_some(()));
+    drop(advertising);
 }
 
 #[test]
