@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::document::{CniError, Given, addresses};
 use crate::ipam;
-use crate::link::{Found, Links};
+use crate::link::{Found, Links, Route};
 use crate::request::Request;
 
 /// Attaches a pod (ADD), and returns the result.
@@ -164,25 +164,63 @@ fn connect(request: &Request, namespace: &File, ips: &[Given], mtu: u32) -> Resu
     let near = near.ok_or_else(|| CniError::new(100, format!("{host} vanished"), "another program removed it"))?;
     ignore_advertisements(&host).map_err(failed("cannot have this host ignore router advertisements of the pod"))?;
     links.set_up(near.index, Some(&alias)).map_err(failed("cannot set the host's end up"))?;
+    let gateways = gateways(ips);
     let pod = inside(namespace, |links| {
         let Some(far) = links.find(&request.interface)? else { return Err(io::ErrorKind::NotFound.into()) };
         links.set_up(far.index, None)?;
-        for ip in ips {
-            let (IpAddr::V4(address), gateway) = (ip.address.address, gateway(ip)) else { continue };
+        for address in v4(ips) {
             links.add_address(far.index, address, 32)?;
-            links.add_route(gateway, 32, None, far.index)?;
-            links.add_route(Ipv4Addr::UNSPECIFIED, 0, Some(gateway), far.index)?;
+        }
+        // The routes that the pod has by another interface stay the first.
+        for gateway in &gateways {
+            links.add_route_behind(Route::to_host(*gateway), far.index)?;
+        }
+        if let Some(first) = gateways.first() {
+            links.add_route_behind(Route::default_by(*first), far.index)?;
         }
         Ok(far)
     })?;
-    for ip in ips {
-        let IpAddr::V4(address) = ip.address.address else { continue };
+    for gateway in gateways {
         // Each pod's end has the gateway for itself: the same address on every pair is right.
-        links.add_address(near.index, gateway(ip), 32).map_err(failed("cannot set the gateway's address"))?;
-        links.add_route(address, 32, None, near.index).map_err(failed("cannot set the route to the pod"))?;
+        links.add_address(near.index, gateway, 32).map_err(failed("cannot set the gateway's address"))?;
+    }
+    for address in v4(ips) {
+        links.add_route(Route::to_host(address), near.index).map_err(|error| no_route(address, &error))?;
     }
     fs::write("/proc/sys/net/ipv4/ip_forward", "1").map_err(failed("cannot make this host a router"))?;
     Ok(VethPair { host: (host, near), pod })
+}
+
+/// Returns the error for a route to a pod that cannot be set.
+fn no_route(address: Ipv4Addr, error: &io::Error) -> CniError {
+    if error.kind() != io::ErrorKind::AlreadyExists {
+        return CniError::system("cannot set the route to the pod", error);
+    }
+    let details = format!(
+        "the IPAM plugin gave an address that is in use, as where its reservations are lost: `ip route show {address}` \
+         has the link; the next ADD gets another address from host-local, and without that route this one is free"
+    );
+    // The code for what may succeed later.
+    CniError::new(11, format!("this host has a route to {address} already"), details)
+}
+
+/// Returns the IPv4 addresses among the given ones.
+fn v4(ips: &[Given]) -> impl Iterator<Item = Ipv4Addr> {
+    ips.iter().filter_map(|ip| match ip.address.address {
+        IpAddr::V4(address) => Some(address),
+        IpAddr::V6(_) => None,
+    })
+}
+
+/// Returns the gateways of the addresses, each once.
+fn gateways(ips: &[Given]) -> Vec<Ipv4Addr> {
+    let mut found = Vec::new();
+    for gateway in ips.iter().map(gateway) {
+        if !found.contains(&gateway) {
+            found.push(gateway);
+        }
+    }
+    found
 }
 
 /// Has this host ignore router advertisements that come by its end of a pair: else a pod would change the host's IPv6

@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::RawFd;
 
-use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
 use netlink_packet_route::route::{
@@ -33,6 +33,30 @@ pub(crate) struct Found {
     pub(crate) alias: String,
     /// Whether the interface is up.
     pub(crate) is_up: bool,
+}
+
+/// A route to add.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Route {
+    /// Destination network.
+    to: Ipv4Addr,
+    len: u8,
+    /// The next hop, where the network is not on the link itself.
+    gateway: Option<Ipv4Addr>,
+    /// Metric of the route; the kernel uses the one with the smallest.
+    metric: u32,
+}
+
+impl Route {
+    /// Returns the route to a host that is on the link.
+    pub(crate) fn to_host(host: Ipv4Addr) -> Route {
+        Route { to: host, len: 32, gateway: None, metric: 0 }
+    }
+
+    /// Returns the default route by a gateway.
+    pub(crate) fn default_by(gateway: Ipv4Addr) -> Route {
+        Route { to: Ipv4Addr::UNSPECIFIED, len: 0, gateway: Some(gateway), metric: 0 }
+    }
 }
 
 impl Links {
@@ -119,21 +143,37 @@ impl Links {
         self.0.tell(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    /// Adds a route to a network, by a gateway or directly on the link.
-    pub(crate) fn add_route(&mut self, to: Ipv4Addr, len: u8, gateway: Option<Ipv4Addr>, link: u32) -> io::Result<()> {
+    /// Adds a route. It is an error where there is one to the same network with the same metric, by whatever link.
+    pub(crate) fn add_route(&mut self, route: Route, link: u32) -> io::Result<()> {
         let mut message = RouteMessage::default();
         message.header.address_family = AddressFamily::Inet;
-        message.header.destination_prefix_length = len;
+        message.header.destination_prefix_length = route.len;
         message.header.table = RouteHeader::RT_TABLE_MAIN;
         message.header.protocol = RouteProtocol::Static;
-        message.header.scope = if gateway.is_some() { RouteScope::Universe } else { RouteScope::Link };
+        message.header.scope = if route.gateway.is_some() { RouteScope::Universe } else { RouteScope::Link };
         message.header.kind = RouteType::Unicast;
-        if len > 0 {
-            message.attributes.push(RouteAttribute::Destination(RouteAddress::Inet(to)));
+        if route.len > 0 {
+            message.attributes.push(RouteAttribute::Destination(RouteAddress::Inet(route.to)));
         }
-        message.attributes.extend(gateway.map(|gateway| RouteAttribute::Gateway(RouteAddress::Inet(gateway))));
+        let gateway = route.gateway.map(|gateway| RouteAttribute::Gateway(RouteAddress::Inet(gateway)));
+        message.attributes.extend(gateway);
         message.attributes.push(RouteAttribute::Oif(link));
-        self.0.tell(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_REPLACE)
+        if route.metric > 0 {
+            message.attributes.push(RouteAttribute::Priority(route.metric));
+        }
+        self.0.tell(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    /// Adds a route like [`Links::add_route`], behind the one that another link has to the same network: with a metric
+    /// that no other link has. Of default routes with equal metrics the kernel would choose by their gateways'
+    /// neighbour entries, now this one and now that one.
+    pub(crate) fn add_route_behind(&mut self, route: Route, link: u32) -> io::Result<()> {
+        match self.add_route(route, link) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                self.add_route(Route { metric: link, ..route }, link)
+            }
+            other => other,
+        }
     }
 
     /// Returns the destinations of all routes by a link, in the main table.

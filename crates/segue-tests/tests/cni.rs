@@ -69,10 +69,15 @@ impl<'a> Node<'a> {
                 "ipam": { "type": "host-local", "dataDir": self.directory.file("reserved") } })
     }
 
-    /// Calls the plugin; returns whether it succeeded, and its document.
+    /// Calls the plugin for eth0; returns whether it succeeded, and its document.
     fn call(&self, command: &str, container: &str, pod: Option<&Host>, config: &Value) -> (bool, Value) {
+        self.call_for("eth0", command, container, pod, config)
+    }
+
+    /// Calls the plugin like [`Node::call`] for another interface of a pod.
+    fn call_for(&self, name: &str, command: &str, id: &str, pod: Option<&Host>, config: &Value) -> (bool, Value) {
         let mut call = self.host.command(&self.program);
-        call.env("CNI_COMMAND", command).env("CNI_CONTAINERID", container).env("CNI_IFNAME", "eth0");
+        call.env("CNI_COMMAND", command).env("CNI_CONTAINERID", id).env("CNI_IFNAME", name);
         call.env("CNI_PATH", self.directory.path()).env("CNI_NETNS", pod.map(Host::net_path).unwrap_or_default());
         let mut process = Process::spawn(call, config.to_string().as_bytes()).unwrap();
         let done = process.wait(PATIENCE).unwrap().success();
@@ -205,6 +210,82 @@ fn a_pod_changes_no_ipv6_route_of_its_host_by_router_advertisements() {
     node.host.set_sysctl(&accept_ra, "1").unwrap();
     until("the kernel does not believe the advertisements", || learned().contains("default").then_some(()));
     drop(advertising);
+}
+
+#[test]
+fn an_add_takes_no_route_of_a_pod_that_is_attached() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &["python3"]) else { return };
+    let node = Node::start(&ground, 1);
+    let [one, two] = ["one", "two"].map(|name| Host::new(name).unwrap());
+    let mut config = node.config();
+    node.must("ADD", "c1", Some(&one), &config);
+    let link = node.links().remove(0);
+    // The reservations are lost: the second pod gets the address of the first.
+    fs::remove_dir_all(node.directory.file("reserved")).unwrap();
+    let (done, error) = node.call("ADD", "c2", Some(&two), &config);
+    assert!(!done && error["code"] == 11, "{error}");
+    assert_eq!(error["msg"], "this host has a route to 198.19.1.2 already");
+    assert_eq!((node.links(), node.reserved(), two.has_device("eth0")), (vec![link.clone()], vec![], false));
+    let route = ip(node.host, "route show 198.19.1.2");
+    assert!(route.contains(&format!("dev {link}")) && route.lines().count() == 1, "{route}");
+    // Another address is free.
+    config["ipam"]["give"] = json!("198.19.1.3/24");
+    node.must("ADD", "c2", Some(&two), &config);
+    node.must("DEL", "c2", Some(&two), &config);
+    assert_eq!((node.links(), ip(node.host, "route show 198.19.1.2")), (vec![link], route));
+}
+
+#[test]
+fn a_second_interface_of_a_pod_leaves_it_the_default_route_of_the_first() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &["python3"]) else { return };
+    let node = Node::start(&ground, 1);
+    let pod = Host::new("pod").unwrap();
+    let [mut first, mut second] = [(); 2].map(|()| node.config());
+    second["name"] = json!("second");
+    second["ipam"]["ranges"] = json!([[{ "subnet": "198.19.200.0/24" }]]);
+    second["ipam"]["dataDir"] = json!(node.directory.file("reserved-too"));
+    for (name, config) in [("eth0", &mut first), ("eth1", &mut second)] {
+        let (done, result) = node.call_for(name, "ADD", "c1", Some(&pod), config);
+        assert!(done, "{name}: {result}");
+        config["prevResult"] = result;
+    }
+    let is_first = || {
+        let routes = ip(&pod, "route show default");
+        assert!(routes.starts_with("default via 198.19.1.1 dev eth0 "), "{routes}");
+        let route = ip(&pod, "route get 198.19.9.9");
+        assert!(route.contains(" dev eth0 "), "{route}");
+    };
+    is_first();
+    // Nor does the kernel choose by which of the gateways it knows.
+    ip(&pod, "neigh replace 198.19.200.1 lladdr 02:00:00:00:00:01 dev eth1 nud reachable");
+    is_first();
+    for (name, config) in [("eth0", &first), ("eth1", &second)] {
+        let (done, error) = node.call_for(name, "CHECK", "c1", Some(&pod), config);
+        assert!(done, "{name}: {error}");
+    }
+    let (done, error) = node.call_for("eth1", "DEL", "c1", Some(&pod), &second);
+    assert!(done && pod.has_device("eth0") && !pod.has_device("eth1"), "{error}");
+    is_first();
+}
+
+#[test]
+fn a_pod_may_have_several_addresses_of_one_gateway() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &["python3"]) else { return };
+    let node = Node::start(&ground, 1);
+    let pod = Host::new("pod").unwrap();
+    let mut config = node.config();
+    config["ipam"]["more"] = json!(["198.19.1.77/24"]);
+    let result = node.must("ADD", "c1", Some(&pod), &config);
+    assert_eq!(result["ips"].as_array().map(Vec::len), Some(2), "{result}");
+    config["prevResult"] = result;
+    node.must("CHECK", "c1", Some(&pod), &config);
+    let link = node.links().remove(0);
+    for address in ["198.19.1.2", "198.19.1.77"] {
+        let route = ip(node.host, &format!("route show {address}"));
+        assert!(route.contains(&format!("dev {link}")), "{address}: {route}");
+    }
+    node.must("DEL", "c1", Some(&pod), &config);
+    assert_eq!((node.links(), node.reserved(), pod.has_device("eth0")), (vec![], vec![], false));
 }
 
 #[test]

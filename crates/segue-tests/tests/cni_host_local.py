@@ -2,8 +2,8 @@
 """An IPAM plugin with the calls and documents of host-local: addresses of ipam.ranges, one file each in ipam.dataDir,
 else in the folder of the network that host-local uses.
 
-With ipam.give and ipam.gateway it answers with those addresses instead, and with ipam.times with one address several
-times, which lets the caller fail after it.
+With ipam.give and ipam.gateway it answers with those addresses instead, with ipam.more with these addresses of the same
+gateway as well, and with ipam.times with one address several times, which lets the caller fail after it.
 """
 import ipaddress
 import json
@@ -34,6 +34,7 @@ if command == "ADD":
         file.write(owner)
     given = ipam.get("give", f"{free[0]}/{subnet.prefixlen}")
     ips = [{"address": given, "gateway": ipam.get("gateway", str(next(subnet.hosts())))}] * ipam.get("times", 1)
+    ips += [{**ips[0], "address": address} for address in ipam.get("more", [])]
     print(json.dumps({"cniVersion": config["cniVersion"], "ips": ips, "dns": {}}))
 elif command == "DEL":
     for name in [name for name, holder in reserved().items() if holder == owner]:
