@@ -11,6 +11,7 @@
 //! # Promises
 //! - The state of an instance is read, by its control socket; nothing of it is changed, and its packets do not wait.
 //! - A name or an address of a tunnel ends no value of the protocol: braces and control characters are left out.
+//! - What an instance answers names no other device than an interface of this host, and only narrows what is captured.
 //! - An option of a later version of the protocol is passed over where its value follows a `=`.
 //!
 //! # Limits
@@ -19,6 +20,7 @@
 use std::env;
 use std::fs::File;
 use std::io::{self, Read, Seek};
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -27,6 +29,8 @@ use segue_control::client;
 use segue_control::error::{Error, Kind, printable, printable_line};
 use segue_control::model::{Instance, Tunnel};
 use segue_host::address::HostPort;
+use segue_host::interface::check_name;
+use segue_host::netlink::Netlink;
 use segue_host::signals::{SignalAction, Signals};
 use segue_host::sys::{Pid, Want, kill, memory_file, poll};
 
@@ -157,7 +161,8 @@ fn end(text: &str) -> (&str, Option<&str>) {
 }
 
 /// Returns the capture filter of a tunnel's outer packets: those of its remote, of its ports or of its IP protocols. Of
-/// a tunnel with a table, and of one that may have several remotes, only the ports are known.
+/// a tunnel with a table, and of one that may have several remotes, only the ports are known. What is no address or no
+/// port in the answer of the instance is left out.
 fn outer_filter(instance: &Instance, tunnel: &Tunnel) -> String {
     let (remote, dport) = end(&tunnel.remote);
     let (_, port) = end(&tunnel.local);
@@ -166,20 +171,39 @@ fn outer_filter(instance: &Instance, tunnel: &Tunnel) -> String {
         Some(ports) => ports.collect(),
         None => [port, dport].into_iter().flatten().collect(),
     };
-    let ports: Vec<String> = known.into_iter().map(|port| format!("udp port {port}")).collect();
+    let known = known.into_iter().filter_map(|port| port.parse::<u16>().ok());
+    let ports: Vec<String> = known.map(|port| format!("udp port {port}")).collect();
     let has_more = ["vxlan", "geneve"].iter().any(|mode| tunnel.mode.starts_with(mode));
     if (instance.peers.is_some() || has_more) && !ports.is_empty() {
         return ports.join(" or ");
     }
     // libpcap has no word for the interface of a link-local address.
-    let remote = remote.split('%').next().unwrap_or(remote);
+    let remote = remote.split('%').next().and_then(|host| host.parse::<IpAddr>().ok());
     let what = if ports.is_empty() {
-        let (name, protocols) = if remote.contains(':') { ("ip6", [4, 41, 47]) } else { ("ip", [4, 41, 47]) };
-        protocols.map(|protocol| format!("{name} proto {protocol}")).join(" or ")
+        let name = if remote.is_some_and(|remote| remote.is_ipv6()) { "ip6" } else { "ip" };
+        [4, 41, 47].map(|protocol| format!("{name} proto {protocol}")).join(" or ")
     } else {
         ports.join(" or ")
     };
-    format!("host {remote} and ({what})")
+    match remote {
+        Some(remote) => format!("host {remote} and ({what})"),
+        None => what,
+    }
+}
+
+/// Checks that the kernel has a network interface of this name, which an instance has answered. dumpcap takes other
+/// names too: other devices, such as `usbmon1` with what is typed, pipes, and hosts to connect to.
+fn interface(name: &str) -> Result<&str, Error> {
+    let link = match check_name(name) {
+        Ok(name) => Netlink::open().and_then(|mut netlink| netlink.link_named(name)),
+        Err(_) => Ok(None),
+    };
+    match link.map_err(|error| Error::system("cannot read the interfaces", &error, "ip link"))? {
+        // The kernel finds an interface by an alternative name too.
+        Some(link) if link.name == name => Ok(name),
+        _ => Err(Error::new(Kind::NotFound, format!("there is no interface {}", printable(name)), "ip link")
+            .why("the instance names it")),
+    }
 }
 
 /// Captures packets until Wireshark ends this process by a signal.
@@ -205,8 +229,9 @@ fn capture(call: &Call) -> Result<(), Error> {
         (Tap::Outer, more) => format!("({}) and ({more})", outer_filter(&instance, tunnel)),
         (_, filter) => filter.to_owned(),
     };
+    let device = interface(if tap == Tap::Outer { tunnel.underlay.as_str() } else { name })?;
     let mut dumpcap = Command::new(DUMPCAP);
-    dumpcap.args(["-q", "-i", if tap == Tap::Outer { &tunnel.underlay } else { name }]);
+    dumpcap.args(["-q", "-i", device]);
     if !filter.is_empty() {
         dumpcap.args(["-f", &filter]);
     }
@@ -372,6 +397,28 @@ mod tests {
             filter("fe80::1%eth0", "fe80::2%eth0"),
             "host fe80::2 and (ip6 proto 4 or ip6 proto 41 or ip6 proto 47)"
         );
+    }
+
+    #[test]
+    fn the_filter_has_nothing_of_an_answer_but_addresses_and_ports() {
+        let filter = |local: &str, remote: &str, listen: Option<&str>| {
+            let tunnel = Tunnel { local: local.into(), remote: remote.into(), ..Tunnel::default() };
+            let table = |listen: &str| Box::new(PeerTable { listen: vec![listen.into()], ..PeerTable::default() });
+            outer_filter(&Instance { peers: listen.map(table), ..Instance::default() }, &tunnel)
+        };
+        let all = "ip proto 4 or ip proto 41 or ip proto 47";
+        assert_eq!(filter("198.18.0.1", "198.18.0.2) or (tcp", None), all);
+        assert_eq!(filter("198.18.0.1:7 or tcp", "198.18.0.2:8", None), "host 198.18.0.2 and (udp port 8)");
+        assert_eq!(filter("198.18.0.1:7", "[::1) or (tcp]:8", None), "udp port 7 or udp port 8");
+        assert_eq!(filter("198.18.0.1", "198.18.0.2", Some("gue:7 or tcp")), format!("host 198.18.0.2 and ({all})"));
+    }
+
+    #[test]
+    fn only_interfaces_of_this_host_are_captured() {
+        assert_eq!(interface("lo").unwrap(), "lo");
+        for other in ["usbmon1", "any", "-", "TCP@127.0.0.1:2002", "/tmp/pipe", "../net/lo", ".", "", "1", "lo lo"] {
+            assert_eq!(interface(other).unwrap_err().kind, Kind::NotFound, "{other}");
+        }
     }
 
     /// Returns the command line of a program that stands for dumpcap or the cutter.
