@@ -257,17 +257,17 @@ fn run(mut dumpcap: Command, cutter: Option<Command>, fifo: &str) -> Result<(), 
         Some(_) => dumpcap.args(["-w", "-"]).stdout(Stdio::piped()),
         None => dumpcap.args(["-w", fifo]),
     };
-    let mut dumpcap = dumpcap.spawn().map_err(|error| {
+    let dumpcap = dumpcap.spawn().map_err(|error| {
         Error::system("cannot start dumpcap", &error, "apt-get install wireshark-common")
             .why("it captures for Wireshark, and for this")
     })?;
+    let mut capture = Capture { dumpcap, cutter: None, is_stopped: false, kill_at: None };
     // They are blocked from now on, which programs inherit: segue reads them all the same, and dumpcap would not.
     let mut signals = Signals::new().map_err(failed)?;
-    let input = dumpcap.stdout.take().map_or_else(Stdio::null, Stdio::from);
-    let mut capture = Capture { dumpcap, cutter: None, is_stopped: false, kill_at: None };
     if let Some(mut split) = cutter {
+        let input = capture.dumpcap.stdout.take().map_or_else(Stdio::null, Stdio::from);
         let started = split.args(["-", fifo]).stdin(input).stderr(stderr()?).spawn();
-        capture.cutter = Some(started.inspect_err(|_| drop(capture.dumpcap.kill())).map_err(|error| {
+        capture.cutter = Some(started.map_err(|error| {
             Error::system("cannot cut the trains", &error, "--tap trains").why("segue pcap split was not started")
         })?);
     }
@@ -283,7 +283,7 @@ fn run(mut dumpcap: Command, cutter: Option<Command>, fifo: &str) -> Result<(), 
 /// Time from a signal until what has not ended is killed; Wireshark kills this process 30 s after its signal.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// The programs of a running capture.
+/// The programs of a running capture. They end with this value: where it cannot follow them, dumpcap would go on.
 struct Capture {
     dumpcap: Child,
     /// The program that cuts trains to wire size.
@@ -348,6 +348,15 @@ impl Capture {
             self.pass_on(signals)?;
         }
         Ok(self.is_stopped)
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        // Those that have ended are left alone.
+        for program in [Some(&mut self.dumpcap), self.cutter.as_mut()].into_iter().flatten() {
+            let _ = program.kill();
+        }
     }
 }
 
@@ -439,6 +448,18 @@ mod tests {
         {
             let error = run(program(dumpcap), cutter.map(program), "/dev/null").unwrap_err();
             assert_eq!(error.message, "the capture has failed: first no ?permission", "{dumpcap}");
+        }
+    }
+
+    #[test]
+    fn the_programs_of_a_capture_that_fails_end() {
+        let start = |()| program("exec sleep 300").stdout(Stdio::piped()).spawn().unwrap();
+        let [mut dumpcap, mut cutter] = [(); 2].map(start);
+        let pipes = [&mut dumpcap, &mut cutter].map(|program| program.stdout.take().unwrap());
+        drop(Capture { dumpcap, cutter: Some(cutter), is_stopped: false, kill_at: None });
+        for pipe in &pipes {
+            // It says nothing: the pipe is ready once it has ended.
+            assert_eq!(poll(&[(pipe.as_fd(), Want::Hangup)], Duration::from_secs(60)).unwrap(), [true]);
         }
     }
 
