@@ -181,6 +181,14 @@ fn what_a_tunnel_encapsulates_it_decapsulates() {
     }
 }
 
+#[test]
+fn a_tunnel_has_a_configuration_of_the_first_version_whatever_its_padding() {
+    let least = Tunnel::FIELDS;
+    for (size, is_whole) in [(0, false), (least - 1, false), (least, true), (Tunnel::FIRST, true), (least + 17, true)] {
+        assert_eq!(Tunnel::of_size(size, [0, 1], ADDRESSES, [1, 2]).is_some(), is_whole, "{size} bytes");
+    }
+}
+
 /// Returns the source ports of a tunnel in UDP with this key, one for each of several flows.
 fn source_ports(key: Option<[u64; 2]>) -> Vec<Vec<u8>> {
     let mut tunnel = Tunnel::with_key(0, 1, ADDRESSES, key);

@@ -265,22 +265,35 @@ impl Drop for Joiner {
 pub(crate) struct Tunnel(*mut SegueTunnel);
 
 impl Tunnel {
+    /// End of the fields of the first configuration.
+    pub(crate) const FIELDS: usize = offset_of!(TunnelConfig, remote) + 16;
+    /// Size of the first configuration in C.
+    pub(crate) const FIRST: usize = Tunnel::FIELDS.next_multiple_of(align_of::<usize>());
+
     pub(crate) fn new(mode: u32, carrier: u32, addresses: [[u8; 4]; 2]) -> Tunnel {
         Tunnel::with_key(mode, carrier, addresses, Some([1, 2]))
     }
 
     /// Creates a tunnel with a key, or with a configuration that ends in front of it.
     pub(crate) fn with_key(mode: u32, carrier: u32, addresses: [[u8; 4]; 2], key: Option<[u64; 2]>) -> Tunnel {
+        let size = if key.is_some() { size_of::<TunnelConfig>() } else { Tunnel::FIRST };
+        // What lies behind an old configuration is not its caller's.
+        Tunnel::of_size(size, [mode, carrier], addresses, key.unwrap_or([7, 7])).unwrap()
+    }
+
+    /// Creates a tunnel with a configuration of this size; `None` where the library refuses it.
+    pub(crate) fn of_size(
+        size: usize,
+        [mode, carrier]: [u32; 2],
+        addresses: [[u8; 4]; 2],
+        key: [u64; 2],
+    ) -> Option<Tunnel> {
         let wide = |address: [u8; 4]| std::array::from_fn(|at| address.get(at).copied().unwrap_or(0));
         let [local, remote] = addresses.map(wide);
-        let size = if key.is_some() { size_of::<TunnelConfig>() } else { offset_of!(TunnelConfig, key) };
-        // What lies behind an old configuration is not its caller's.
-        let key = key.unwrap_or([7, 7]);
         let config = TunnelConfig { size, mode, carrier, version: 4, port: 0, local, remote, key };
-        // SAFETY: a live configuration of the size that it says.
+        // SAFETY: a live configuration, at least of the size that it says.
         let made = unsafe { segue_tunnel_new((&raw const config).cast()) };
-        assert!(!made.is_null());
-        Tunnel(made)
+        (!made.is_null()).then_some(Tunnel(made))
     }
 
     pub(crate) fn encap(&mut self, unit: &[u8], count: usize, room: usize) -> Result<Vec<Vec<u8>>, isize> {
