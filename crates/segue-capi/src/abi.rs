@@ -349,16 +349,16 @@ pub unsafe extern "C" fn segue_joiner_new(config: *const SegueJoinerConfig) -> *
             1 => Profile::linux(),
             _ => return None,
         };
-        let key = Key(key_of(config.key));
-        let mut rules = Config { profile, ..Config::vpn(key) };
-        if !Limits::tun(config.offloads).uso {
-            // They would be joined, and cut again.
-            rules.max_udp_packets = 0;
-        }
+        let rules = Config { profile, ..Config::vpn(Key(key_of(config.key))) };
         let joiner = match (config.offloads, Form::of_len(config.header_len as usize)) {
-            (u32::MAX, _) if config.header_len == 0 => Joiner::plain(key),
+            (u32::MAX, _) if config.header_len == 0 => Joiner::plain_with(rules),
             (u32::MAX, _) | (_, None) => return None,
-            (bits, Some(form)) => Joiner::virtio(rules, Limits::tun(bits), form),
+            (bits, Some(form)) => {
+                let limits = Limits::tun(bits);
+                // They would be joined, and cut again.
+                let max_udp_packets = if limits.uso { rules.max_udp_packets } else { 0 };
+                Joiner::virtio(Config { max_udp_packets, ..rules }, limits, form)
+            }
         };
         let joiner = joiner.starting_with(if config.ethernet == 0 { Start::Ip } else { Start::Ethernet });
         let header_len = config.header_len as usize;

@@ -93,6 +93,18 @@ fn the_key_of_a_joiner_is_random_where_a_caller_has_none_and_an_unknown_profile_
 }
 
 #[test]
+fn a_joiner_has_the_profile_of_its_caller_with_and_without_a_virtio_net_header() {
+    let packets = Splitter::new(VNET).split(&train(3), 3, 256, 0).unwrap();
+    // Padding keeps packets alone in the strict profile, and is cut off in the other one.
+    let padded: Vec<Vec<u8>> = packets.iter().map(|packet| [&packet[..], &[0; 2]].concat()).collect();
+    let batch: Vec<Packet<'_>> = padded.iter().map(|bytes| Packet { bytes, csum: 0 }).collect();
+    for (header_len, profile, trains) in [(VNET as u32, 0, 3), (VNET as u32, 1, 1), (0, 0, 3), (0, 1, 1)] {
+        let joined = Joiner::of([1, 2], header_len, profile).unwrap().join(&batch).unwrap();
+        assert_eq!(joined.len(), trains, "header of {header_len} bytes, profile {profile}");
+    }
+}
+
+#[test]
 fn a_chain_is_split_and_joined_like_a_packet_in_one_piece() {
     let (mut splitter, mut joiner, unit) = (Splitter::new(VNET), Joiner::new(VNET as u32), train(3));
     let packets = splitter.split(&unit, 3, 256, 0).unwrap();

@@ -188,11 +188,13 @@ impl Joiner {
         Joiner::of([1, 2], header_len, 0).unwrap()
     }
 
-    /// Creates a joiner with this key and profile; `None` where the library refuses them.
+    /// Creates a joiner with this key and profile, without a header for plain packets; `None` where the library refuses
+    /// them.
     pub(crate) fn of(key: [u64; 2], header_len: u32, profile: u32) -> Option<Joiner> {
         let size = size_of::<JoinerConfig>();
-        // TUN_F_CSUM, TUN_F_TSO4, TUN_F_TSO6.
-        let config = JoinerConfig { size, key, offloads: 7, header_len, ethernet: 0, profile };
+        // SEGUE_PLAIN, else TUN_F_CSUM, TUN_F_TSO4 and TUN_F_TSO6.
+        let offloads = if header_len == 0 { u32::MAX } else { 7 };
+        let config = JoinerConfig { size, key, offloads, header_len, ethernet: 0, profile };
         // SAFETY: a live configuration of the size that it says.
         let made = unsafe { segue_joiner_new((&raw const config).cast()) };
         (!made.is_null()).then_some(Joiner(made))
