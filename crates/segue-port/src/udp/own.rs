@@ -312,9 +312,13 @@ fn leave_from(calls: &mut Outgoing<'_, '_>, source: IpAddr) {
 pub struct Receiver {
     scratch: RecvScratch,
     memory: Vec<u8>,
-    /// Number of bytes in each window, length of each datagram in it, its sender, and the address to which it was sent.
-    got: Vec<(usize, usize, SocketAddr, Option<IpAddr>)>,
+    /// The run in each window.
+    got: Vec<Option<Run>>,
 }
+
+/// A run of datagrams in a window: number of its bytes, length of each datagram, its sender, and the address to which
+/// it was sent.
+type Run = (usize, usize, SocketAddr, Option<IpAddr>);
 
 impl Receiver {
     /// Creates a receiver, and enables UDP_GRO on the socket; a kernel without it delivers single datagrams. Where the
@@ -375,8 +379,9 @@ impl Receiver {
         let count = call.receive(socket.as_fd())?;
         for index in 0..count {
             let received = self.scratch.received(index);
-            let Some(from) = received.peer else { continue };
-            self.got.push((received.len, received.segment_len.unwrap_or(received.len), from, received.local));
+            let size = received.segment_len.unwrap_or(received.len);
+            // A window without a sender has none of its datagrams given out; those behind it keep their places.
+            self.got.push(received.peer.map(|from| (received.len, size, from, received.local)));
         }
         Ok(())
     }
@@ -386,7 +391,7 @@ impl Receiver {
 #[derive(Debug)]
 pub struct Datagrams<'a> {
     memory: &'a mut [u8],
-    got: &'a [(usize, usize, SocketAddr, Option<IpAddr>)],
+    got: &'a [Option<Run>],
 }
 
 impl Datagrams<'_> {
@@ -399,7 +404,8 @@ impl Datagrams<'_> {
     /// `None` from a receiver that was not created by [`Receiver::with_local`].
     pub fn iter_mut_with_local(&mut self) -> impl Iterator<Item = (&mut [u8], SocketAddr, Option<IpAddr>)> {
         let windows = self.memory.chunks_exact_mut(WINDOW).zip(self.got);
-        windows.flat_map(|(window, (len, size, from, local))| {
+        let runs = windows.filter_map(|(window, run)| Some((window, run.as_ref()?)));
+        runs.flat_map(|(window, (len, size, from, local))| {
             let whole = &mut window[..(*len).min(WINDOW)];
             // An empty datagram is one too.
             let (empty, whole) = if whole.is_empty() { (Some(whole), &mut [][..]) } else { (None, whole) };
@@ -409,7 +415,7 @@ impl Datagrams<'_> {
 
     /// Returns the number of messages received, each with one run of datagrams.
     pub fn runs(&self) -> usize {
-        self.got.len()
+        self.got.iter().flatten().count()
     }
 }
 
@@ -465,6 +471,19 @@ mod tests {
                 assert!(sender.refused() > 0 || runs < got.len(), "{runs} runs");
             }
         }
+    }
+
+    #[test]
+    fn a_message_without_a_sender_leaves_the_others_their_bytes() {
+        let mut memory = [1_u8, 2, 3].map(|byte| vec![byte; WINDOW]).concat();
+        let [a, b] = [7, 8].map(|port| SocketAddr::from(([198, 18, 0, 1], port)));
+        let got = [Some((2, 2, a, None)), None, Some((5, 3, b, Some(a.ip())))];
+        let mut datagrams = Datagrams { memory: &mut memory, got: &got };
+        assert_eq!(datagrams.runs(), 2);
+        let given: Vec<_> =
+            datagrams.iter_mut_with_local().map(|(bytes, from, local)| (bytes.to_vec(), from, local)).collect();
+        let wanted = [(vec![1_u8; 2], a, None), (vec![3; 3], b, Some(a.ip())), (vec![3; 2], b, Some(a.ip()))];
+        assert_eq!(given, wanted);
     }
 
     #[test]
