@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use segue_control::error::{Error, Kind, printable};
+use segue_control::error::{Error, Kind, printable, printable_line};
 use segue_control::protocol::{Refused, Reloaded};
 use segue_control::services::{self, NotReloaded};
 use segue_host::sys;
@@ -45,7 +45,7 @@ fn complete(done: &Reloaded) -> Result<(), Error> {
     if done.failed.is_empty() {
         return Ok(());
     }
-    let what = format!("knobs of {} are not all set", done.failed.join(" "));
+    let what = format!("knobs of {} are not all set", printable_line(&done.failed.join(" ")));
     Err(Error::new(Kind::System, what, "segue reload, and the messages of the service")
         .why("a request to set some was refused or not answered"))
 }
@@ -94,7 +94,7 @@ fn upgrade(args: &Reload, longest: Duration, out: &Out) -> Result<(), Error> {
     if failed.is_empty() {
         return Ok(());
     }
-    let what = format!("{} still with the program of before", failed.join(" "));
+    let what = format!("{} still with the program of before", printable_line(&failed.join(" ")));
     Err(Error::new(Kind::System, what, "segue stat, and the messages of the service").why("no successor came up"))
 }
 

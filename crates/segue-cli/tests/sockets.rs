@@ -193,9 +193,13 @@ fn escaping(request: &str) -> String {
 /// Answers as a service with this text as the reason of an instance.
 fn reloading(request: &str) -> String {
     let absent = vec![AbsentInstance { name: "sly".to_owned(), reason: ESCAPE.to_owned() }];
-    match request.contains("reload") {
-        true => ServiceResponse::Reloaded(Box::new(Reloaded { absent, ..Reloaded::default() })).line(),
-        false => ServiceResponse::Service(Box::default()).line(),
+    let refused = Refused { text: ESCAPE.to_owned(), error: json!({}) };
+    match request {
+        _ if request.contains("reload") => {
+            ServiceResponse::Reloaded(Box::new(Reloaded { absent, ..Reloaded::default() })).line()
+        }
+        _ if request.contains("upgrade") => ServiceResponse::Refused(Box::new(refused)).line(),
+        _ => ServiceResponse::Service(Box::default()).line(),
     }
 }
 
@@ -205,7 +209,7 @@ fn what_an_instance_answers_does_not_act_on_the_terminal() {
     answering(&place, "sly.sock", escaping);
     answering(&place, "sly.service", reloading);
     let lines =
-        ["set sly", "set sly net.sly", "set sly net.sly 0", "nat", "nat sly", "peer del sly dst 198.18.0.0/24", "reload"];
+        ["set sly", "set sly net.sly", "set sly net.sly 0", "nat", "nat sly", "peer del sly 198.18.0.0/24", "reload", "reload --upgrade"];
     for line in lines {
         // Colours are for terminals; what is no colour stays with them.
         let mut made = command(SEGUE, &place);
