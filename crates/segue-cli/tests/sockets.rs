@@ -15,9 +15,7 @@ use segue_control::error::{Error, Kind};
 use segue_control::knobs::{Knob, Setting};
 use segue_control::mapping::Mapping;
 use segue_control::model::{Instance, Port};
-use segue_control::protocol::{
-    AbsentInstance, Refused, Reloaded, Response, ServiceResponse, ServiceState, Upgraded,
-};
+use segue_control::protocol::{AbsentInstance, Refused, Reloaded, Response, ServiceResponse, ServiceState, Upgraded};
 use serde_json::{Value, json};
 
 /// Opens the socket `file`, which answers each request, and returns the list of the requests.
@@ -208,8 +206,16 @@ fn what_an_instance_answers_does_not_act_on_the_terminal() {
     let place = Place::new();
     answering(&place, "sly.sock", escaping);
     answering(&place, "sly.service", reloading);
-    let lines =
-        ["set sly", "set sly net.sly", "set sly net.sly 0", "nat", "nat sly", "peer del sly 198.18.0.0/24", "reload", "reload --upgrade"];
+    let lines = [
+        "set sly",
+        "set sly net.sly",
+        "set sly net.sly 0",
+        "nat",
+        "nat sly",
+        "peer del sly 198.18.0.0/24",
+        "reload",
+        "reload --upgrade",
+    ];
     for line in lines {
         // Colours are for terminals; what is no colour stays with them.
         let mut made = command(SEGUE, &place);

@@ -109,6 +109,11 @@ pub(super) fn page_of(pages: &mut PagePool, bytes: &[u8]) -> Option<Page> {
     Some(page.freeze(bytes.len()))
 }
 
+/// Returns a page like [`page_of`], of the second pool where the first one has none.
+pub(super) fn page_of_either([first, second]: [&mut PagePool; 2], bytes: &[u8]) -> Option<Page> {
+    page_of(first, bytes).or_else(|| page_of(second, bytes))
+}
+
 /// Copies the payload to pages of the pool, because a waiting packet must not occupy a buffer of a port, or a slot of
 /// its receive ring, which would stop the ring. Returns `false` where no page is free.
 pub(super) fn keep(packet: &mut Packet<Page>, pages: &mut PagePool) -> bool {
@@ -126,4 +131,22 @@ pub(super) fn keep(packet: &mut Packet<Page>, pages: &mut PagePool) -> bool {
     }
     payload.advance(len);
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_are_copied_to_short_pages_while_there_are_any() {
+        let (mut short, mut long) = (PagePool::with_page_len(2, 4096), PagePool::new(1));
+        let mut pages = Vec::new();
+        for used in [(1, 0), (2, 0), (2, 1)] {
+            let page = page_of_either([&mut short, &mut long], b"header").unwrap();
+            assert_eq!(page.as_ref(), b"header");
+            pages.push(page);
+            assert_eq!((short.in_use(), long.in_use()), used);
+        }
+        assert!(page_of_either([&mut short, &mut long], b"header").is_none());
+    }
 }

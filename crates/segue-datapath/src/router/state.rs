@@ -31,6 +31,8 @@ pub const OUTSIDE: usize = 1;
 pub(super) const HERE: u16 = 2;
 /// Largest number of NAT mappings that the knobs allow: more than there are ports for three protocols.
 const MOST_MAPPINGS: u64 = 1 << 18;
+/// Largest number of short pages for headers that the NAT has changed, of 4 KiB each: those of some rounds.
+const MOST_HEADERS: usize = 1024;
 
 /// Parts that a router is made of.
 pub struct Parts {
@@ -89,6 +91,9 @@ pub struct Router {
     pub(super) held_pages: [PagePool; 2],
     /// Memory for fragments that wait for the first one of their datagram.
     pub(super) fragment_pages: PagePool,
+    /// Memory for headers in payloads that the NAT has changed: those of ICMP messages and of first fragments. Such a
+    /// header has some ten bytes, and must not take a page that packets are received into.
+    pub(super) header_pages: PagePool,
     /// Memory for ICMP errors.
     pub(super) error_pages: PagePool,
     /// Memory for messages to neighbours.
@@ -182,6 +187,7 @@ impl Router {
             verdicts: Vec::new(),
             held_pages: [(); 2].map(|()| PagePool::with_page_len(resolver::MAX_PAGES, MIN_PAGE_LEN)),
             fragment_pages: PagePool::with_page_len(fragment_queue::MAX_PAGES, MIN_PAGE_LEN),
+            header_pages: PagePool::with_page_len(MOST_HEADERS, MIN_PAGE_LEN),
             error_pages: reply_pages(),
             message_pages: reply_pages(),
             made: Vec::new(),

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 
 use segue::time::Nanos;
 
-use super::fields::{AddressPair, ends, keep, page_of};
+use super::fields::{AddressPair, ends, keep, page_of_either};
 use super::fragment_queue::{NatHook, QueuedFragment};
 use super::state::{Boxed, HERE, OUTSIDE, Router};
 use crate::ingress::packets;
@@ -87,10 +87,10 @@ impl Router {
         now: Nanos,
         next: &mut dyn FnMut(&mut Router, Boxed),
     ) {
-        let Router { nat: Some((nat, _)), stats, pair, .. } = self else { return };
+        let Router { nat: Some((nat, _)), stats, pair, header_pages, .. } = self else { return };
         let stats = &mut stats[usize::from(from).min(OUTSIDE)];
         let pages = &mut pair.rx.pages;
-        let copy = &mut |bytes: &[u8]| page_of(pages, bytes);
+        let copy = &mut |bytes: &[u8]| page_of_either([&mut *header_pages, &mut *pages], bytes);
         let done = if hook == NatHook::Prerouting && usize::from(from) == OUTSIDE {
             nat.inbound(&mut packet, now, copy)
         } else {
