@@ -239,8 +239,10 @@ impl Normal {
 /// The behaviour of a process while its calls failed.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Number of calls that failed.
+    /// Number of calls that failed, in the attempt that counts.
     pub met: u64,
+    /// Number of calls that failed in all attempts.
+    pub met_in_all: u64,
     /// Whether the process made more than three times the normal number of calls, or took more than three times the
     /// normal processor time and a floor.
     pub is_costly: bool,
@@ -292,10 +294,12 @@ impl Workload<'_> {
         if outcome.met == 0 && is_made && segue_testkit::is_set("SEGUE_FULL") {
             outcome = self.fails_once(normal, calls, error, REPEATED);
         }
+        let mut met_in_all = outcome.met;
         let mut attempts = 1;
         while outcome.is_costly && outcome.took < LONG && attempts < ATTEMPTS {
             attempts += 1;
             let again = self.fails_once(normal, calls, error, Duration::ZERO);
+            met_in_all += again.met;
             if again.met > 0 {
                 outcome = again;
             }
@@ -306,6 +310,7 @@ impl Workload<'_> {
              errors met {met}, attempts {attempts}",
             self.who
         );
+        outcome.met_in_all = met_in_all;
         outcome
     }
 
@@ -325,7 +330,7 @@ impl Workload<'_> {
             MOST * usual,
             found.made
         );
-        Outcome { met, is_costly: times > MOST || share > 1.0, times, share, took, text }
+        Outcome { met, met_in_all: met, is_costly: times > MOST || share > 1.0, times, share, took, text }
     }
 }
 

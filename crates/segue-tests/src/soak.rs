@@ -139,6 +139,8 @@ pub struct Route {
     pub sent: u64,
     /// Number of datagrams received.
     pub came: u64,
+    /// Number of datagrams that the kernel refused to send.
+    pub refused: u64,
     /// Round-trip times in seconds while there was no flood.
     pub calm: Series,
     /// Round-trip times in seconds beside a flood, anywhere on the machine.
@@ -150,7 +152,7 @@ impl Route {
     #[track_caller]
     pub fn new(name: &'static str, near: Place<'_>, far: Place<'_>) -> Route {
         let (near, far) = (socket(near), socket(far));
-        Route { name, near, far, sent: 0, came: 0, calm: Series::default(), flooded: Series::default() }
+        Route { name, near, far, sent: 0, came: 0, refused: 0, calm: Series::default(), flooded: Series::default() }
     }
 
     /// Sends a datagram, which the other host echoes, and waits at most `longest` in each direction; returns the time
@@ -158,11 +160,15 @@ impl Route {
     pub fn round_trip(&mut self, longest: Duration) -> Option<Duration> {
         let number = self.sent.to_ne_bytes();
         let start = Instant::now();
-        self.near.send_to(&number, self.far.local_addr().ok()?).ok()?;
-        self.sent += 1;
+        let mut send = |socket: &UdpSocket, to: SocketAddr| {
+            let is_sent = socket.send_to(&number, to).is_ok();
+            let count = if is_sent { &mut self.sent } else { &mut self.refused };
+            *count += 1;
+            is_sent.then_some(())
+        };
+        send(&self.near, self.far.local_addr().ok()?)?;
         let from = receive(&self.far, number, longest, &mut self.came)?;
-        self.far.send_to(&number, from).ok()?;
-        self.sent += 1;
+        send(&self.far, from)?;
         receive(&self.near, number, longest, &mut self.came).map(|_| start.elapsed())
     }
 

@@ -43,6 +43,8 @@ const OF_PACKETS: [&str; 6] =
 const OF_FORWARDERS: [&str; 4] = ["sendmsg,sendmmsg", "ppoll", "accept4,getsockopt", "read,recvfrom,sendto"];
 /// The calls of its supervisor and of the service. The last ones are those of clients of the service.
 const OF_SUPERVISORS: [&str; 4] = ["read", "ppoll,poll", "wait4", "accept4,recvfrom"];
+/// System calls of all these instances that may say that a device is gone.
+const OF_DEVICES: [&str; 5] = ["read,readv", "write,writev", "sendmsg,sendmmsg", "recvmsg,recvmmsg", "recvfrom,sendto"];
 /// Number of datagrams in each direction while a call fails.
 const DATAGRAMS: u64 = 40;
 /// Largest number of system calls per datagram of a loop that handles each singly: the wait, the read, the read that
@@ -226,9 +228,10 @@ impl<'a> Subject<'a> {
                 let passes = self.passes();
                 // Another process begins at 0.
                 let counted = self.counted(reasons).saturating_sub(before);
-                let is_due = !reasons.is_empty() && outcome.met >= DATAGRAMS / 2;
+                let met = outcome.met_in_all;
+                let is_due = !reasons.is_empty() && met >= DATAGRAMS / 2;
                 let most = if calls.starts_with("re") { MOST_READS } else { MOST_SENDS };
-                let is_counted = !is_due || most * counted >= outcome.met;
+                let is_counted = !is_due || most * counted >= met;
                 let same = service.patient_pid(self.name) == Some(worker) && parent(worker) == supervisor;
                 let answers = service.answers() || !answered;
                 if outcome.is_costly || !passes || !same || !answers || !is_counted {
@@ -600,7 +603,9 @@ fn an_instance_whose_control_socket_could_not_be_renamed_has_its_name_soon() {
     assert!(service.passes(1, PATIENCE), "{}", tail(&service.near));
 }
 
-/// Tests that the loss of an interface ends its instance, which the service restarts.
+/// Tests that calls that say that their device is gone end at most their own instance, which the service restarts: each
+/// of those that move packets, and those with which the kernel's links and routes are followed. After one of its
+/// device's own the instance is another process.
 #[test]
 fn a_call_that_says_that_its_device_is_gone_costs_one_restart_and_no_other_instance() {
     let made = Service::prepared(test_name!(), 2, Forwarder::TABLES, &[], Forwarder::both);
@@ -612,17 +617,27 @@ fn a_call_that_says_that_its_device_is_gone_costs_one_restart_and_no_other_insta
     let tunnel = Subject::tunnel(service, "sg1", 1);
     let forwarders = forwarders.iter().map(|one| Subject::new(service, one.name, one.ends(&service.ground)));
     for subject in [tunnel].into_iter().chain(forwarders) {
-        assert!(subject.passes(), "{}: {}", subject.name, tail(&service.near));
-        let pid = service.patient_pid(subject.name).unwrap();
-        let directory = Directory::new();
-        let calls = "read,readv,write,writev,sendmsg,sendmmsg";
-        let traced = Traced::attach(pid, Some((calls, "error=ENODEV")), &directory.file("calls"));
-        subject.disturb();
-        let calls = traced.detach();
-        assert!(calls.injected > 0, "{}: {calls:?}", subject.name);
-        assert!(subject.passes(), "{}: {}", subject.name, tail(&service.near));
-        let now = service.patient_pid(subject.name);
-        assert!(now.is_some_and(|now| now != pid), "{}: {calls:?} {}", subject.name, tail(&service.near));
+        let mut met = 0;
+        for calls in OF_DEVICES {
+            assert!(subject.passes(), "{}: {}", subject.name, tail(&service.near));
+            let pid = service.patient_pid(subject.name).unwrap();
+            let directory = Directory::new();
+            let traced = Traced::attach(pid, Some((calls, "error=ENODEV")), &directory.file("calls"));
+            subject.disturb();
+            let found = traced.detach();
+            assert!(subject.passes(), "{} {calls}: {}", subject.name, tail(&service.near));
+            let now = service.patient_pid(subject.name);
+            println!("{} {calls}: {} errors, restarted: {}", subject.name, found.injected, now != Some(pid));
+            // A socket drops the datagram; a forwarder has its frames from a ring, and sends them by its device.
+            let of_device = match subject.name {
+                "sg1" => calls.starts_with("read,") || calls.starts_with("write,"),
+                _ => calls.starts_with("sendmsg,"),
+            };
+            let may_stay = found.injected == 0 || !of_device;
+            assert!(may_stay || now.is_some_and(|now| now != pid), "{} {calls}: {found:?}", subject.name);
+            met += usize::from(found.injected > 0 && of_device);
+        }
+        assert!(met > 0, "{}: no call of its device met the error", subject.name);
     }
     assert_eq!(service.patient_pid("sg2"), other);
 }

@@ -330,6 +330,25 @@ mod tests {
         }
     }
 
+    /// These are calls that a probe of a running process cannot try: they would suspend it, or make another one of it.
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn no_process_is_allowed_to_fork_or_to_suspend_itself() {
+        let most = Allowed {
+            ioctls: &segue_lan78xx::usb::usbfs::IOCTLS,
+            maps: true,
+            files: true,
+            accepts: true,
+            families: &[libc::AF_INET],
+        };
+        for purpose in [Purpose::Starting, Purpose::Packets, Purpose::Opening, Purpose::Waiting] {
+            let rules = rules(purpose, &most).unwrap();
+            for call in [libc::SYS_fork, libc::SYS_vfork, libc::SYS_pause, libc::SYS_rt_sigsuspend] {
+                assert!(!rules.contains_key(&call), "{purpose:?}: {call}");
+            }
+        }
+    }
+
     #[test]
     fn a_process_that_opens_devices_opens_files_at_most_and_starts_nothing_and_listens_nowhere() {
         if !sys::has_seccomp_filters() {
