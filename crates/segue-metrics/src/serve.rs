@@ -15,10 +15,12 @@ use crate::text::{self, Format};
 use crate::{Scrape, Sentence, textfile};
 
 /// Maximum number of connections at a time. A further one takes the place of the oldest of those that have sent no
-/// request yet; while all have, it waits in the queue of the socket.
+/// request yet, or have had [`READ_TIME`] for their answer; while there is none, it waits in the queue of the socket.
 const CLIENTS: usize = 32;
 /// Longest time until a request is complete, and then until its answer is sent.
 const CLIENT_TIME: Duration = Duration::from_secs(5);
+/// Time from which on a client that reads its answer gives way to another one.
+const READ_TIME: Duration = Duration::from_secs(1);
 /// Pause after a client that could not be accepted, for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Time for which an answer also serves further requests.
@@ -64,6 +66,14 @@ struct Client {
     until: Instant,
 }
 
+impl Client {
+    /// Returns the time from which on the client gives way to another one.
+    fn gives_way_at(&self) -> Instant {
+        let late = if self.answer.is_some() { READ_TIME } else { Duration::ZERO };
+        self.until - (CLIENT_TIME - late)
+    }
+}
+
 struct Answer {
     head: Vec<u8>,
     body: Rc<str>,
@@ -93,14 +103,17 @@ impl Server {
             let now = Instant::now();
             next_client = next_client.filter(|&next| next > now);
             let file_due = self.file.as_ref().map(|_| next_file);
-            let due = clients.iter().map(|client| client.until).chain(file_due).chain(next_client).min();
+            // The first place that another client may take.
+            let next_place = clients.iter().map(Client::gives_way_at).min().filter(|_| clients.len() >= CLIENTS);
+            let next_place = next_place.filter(|&next| next > now);
+            let due =
+                clients.iter().map(|client| client.until).chain(file_due).chain(next_client).chain(next_place).min();
             let timeout = due.map_or(Duration::from_secs(3600), |due| due.saturating_duration_since(now));
             let mut fds = vec![(signals.as_fd(), Want::Read)];
             let want = |client: &Client| if client.answer.is_some() { Want::Write } else { Want::Read };
             fds.extend(clients.iter().map(|client| (client.stream.as_fd(), want(client))));
             let first_listener = fds.len();
-            let has_room = clients.len() < CLIENTS || clients.iter().any(|client| client.answer.is_none());
-            if has_room && next_client.is_none() {
+            if next_place.is_none() && next_client.is_none() {
                 fds.extend(self.listeners.iter().map(|listener| (listener.as_fd(), Want::Read)));
             }
             // One additional millisecond, so that the wait does not end just before the deadline.
@@ -123,11 +136,11 @@ impl Server {
                 at += 1;
                 now < client.until && (!ready[at] || self.step(client, &mut last))
             });
-            // Those that have had a chance to send a request.
-            let mut silent = clients.iter().filter(|client| client.answer.is_none()).count();
+            // Those that have had a chance to send a request, or to read their answer.
+            let mut late = clients.iter().filter(|client| client.gives_way_at() <= now).count();
             for (listener, _) in self.listeners.iter().zip(&ready[first_listener..]).filter(|(_, ready)| **ready) {
                 // The client waits in the queue of the socket, which stays readable.
-                if accept(listener, &mut clients, &mut silent).is_err() {
+                if accept(listener, &mut clients, &mut late).is_err() {
                     next_client = Some(Instant::now() + ACCEPT_PAUSE);
                 }
             }
@@ -212,21 +225,22 @@ impl Server {
     }
 }
 
-/// Accepts the clients that wait at a listener, as many as there may be: each of the first `silent` clients without a
-/// request gives way to one.
+/// Accepts the clients that wait at a listener, as many as there may be: each of the `late` clients that give way, the
+/// oldest first, does to one.
 ///
 /// # Errors
 /// Where none can be accepted at the moment. The next attempt should be made after [`ACCEPT_PAUSE`].
-fn accept(listener: &Listener, clients: &mut Vec<Client>, silent: &mut usize) -> io::Result<()> {
-    while clients.len() < CLIENTS || *silent > 0 {
+fn accept(listener: &Listener, clients: &mut Vec<Client>, late: &mut usize) -> io::Result<()> {
+    let now = Instant::now();
+    while clients.len() < CLIENTS || *late > 0 {
         match listener.accept() {
             // The instances may have taken seconds to answer since the wait has ended.
             Ok(stream) => {
                 if clients.len() >= CLIENTS
-                    && let Some(oldest) = clients.iter().position(|client| client.answer.is_none())
+                    && let Some(oldest) = clients.iter().position(|client| client.gives_way_at() <= now)
                 {
                     clients.remove(oldest);
-                    *silent -= 1;
+                    *late -= 1;
                 }
                 let until = Instant::now() + CLIENT_TIME;
                 clients.push(Client { stream, request: Head::default(), answer: None, until });

@@ -229,6 +229,37 @@ fn clients_that_misbehave_are_bounded_and_others_are_served() {
     assert!(server.stop(PATIENCE).is_some_and(|status| status.success()));
 }
 
+#[test]
+fn clients_that_do_not_read_their_answers_give_way_to_another_one() {
+    let Some(ground) = Ground::apart(test_name!(), &["ss"]) else { return };
+    ground.a.run("ip", &["link", "set", "lo", "up"]).unwrap();
+    // So that an answer does not lie in the buffers of its connection.
+    for key in ["ipv4/tcp_wmem", "ipv4/tcp_rmem"] {
+        ground.a.set_sysctl(key, "4096 4096 4096").unwrap();
+    }
+    let mut tunnel = ground.a.command(&ground.program);
+    tunnel.args("tunnel dev sg9 local 127.0.0.1 remote 127.0.0.2 encap gue -j".split(' '));
+    let mut tunnel = Process::spawn(tunnel, b"").unwrap();
+    tunnel.wait_for_line("\"event\":\"up\"", PATIENCE).unwrap();
+    let (mut server, address) = serving(&ground.a, &ground.program, &["--listen", "127.0.0.1:0"]);
+    let address = address.unwrap();
+    let ask = |_| {
+        let mut stream = traffic::inside(&ground.a, || TcpStream::connect(address)).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+        stream
+    };
+    // More than the server takes.
+    let slow: Vec<TcpStream> = (0..40).map(ask).collect();
+    let (head, _) = get(&ground.a, address, "/healthz", "");
+    // Those whose time is not over are still served.
+    let port = format!(":{}", address.port());
+    let served = ground.a.run("ss", &["-Htn", "state", "established", "sport", "=", &port]).unwrap();
+    let served = served.lines().count();
+    assert!(head.starts_with("HTTP/1.1 ") && served >= 20, "{served} are served: {head}");
+    drop(slow);
+    assert!(server.stop(PATIENCE).is_some_and(|status| status.success()));
+}
+
 /// Serves a socket that reads nothing and answers a byte at a time, for about two minutes in all.
 fn trickle(path: &Path) {
     let listener = UnixListener::bind(path).unwrap();
