@@ -136,7 +136,7 @@ figures: ## what measures, each figure beside its aim, with the command
 
 trust: ## what attacks and faults cost, each figure beside its aim, with the command
 	@tools/need trust
-	$(CARGO) build --release --locked -p segue-cli
+	$(CARGO) build --release --locked $(PROGRAMS)
 	SEGUE_SEED=$${SEGUE_SEED:-'$(SEED)'} SEGUE_BIN='$(abspath $(SEGUE))' tools/figures --trust $(ONLY)
 
 SECONDS ?= 60
