@@ -48,6 +48,11 @@ impl Host {
         };
         let host = Host { name: name.into(), namespaces: Arc::new(namespaces), cpu: None };
         for (key, value) in [
+            // A new network namespace has these of the machine's first one.
+            ("ipv4/ip_forward", "0"),
+            ("ipv4/conf/default/forwarding", "0"),
+            ("ipv4/conf/all/rp_filter", "0"),
+            ("ipv4/conf/default/rp_filter", "0"),
             ("ipv6/conf/all/accept_dad", "0"),
             ("ipv6/conf/default/accept_dad", "0"),
             ("ipv6/conf/default/dad_transmits", "0"),
@@ -85,6 +90,10 @@ impl Host {
         let mut command = Command::new(program);
         // Another place for control sockets would be one that the hosts share.
         command.env_remove("SEGUE_RUNTIME_DIR").env_remove("XDG_RUNTIME_DIR");
+        // Nor is there a way from here to a proxy of the machine's.
+        for name in ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"] {
+            command.env_remove(name);
+        }
         command.stdin(Stdio::null()).env("LC_ALL", "C").env("PATH", crate::process::search_path()).process_group(0);
         let mut place = self.cpu.as_ref().map(|cpu| cpu.place()).unwrap_or_default();
         place.namespaces = Some(Arc::clone(&self.namespaces));
