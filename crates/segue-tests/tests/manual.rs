@@ -151,6 +151,16 @@ fn help_manual_and_document_explain_the_same_problems_of_health() {
     }
 }
 
+/// Linux leaves alone what has padding behind its packet.
+#[test]
+fn the_help_says_that_profile_linux_merges_padded_frames_too() {
+    let Some(program) = find_program() else { return skip(test_name!(), "the program is not built") };
+    for words in [&["help", "gateway"][..], &["pcap", "merge", "--help"]] {
+        let text = said(&program, words).split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains("padded frames"), "{words:?}: {text}");
+    }
+}
+
 #[test]
 fn mandoc_finds_no_fault_in_a_page() {
     if which("mandoc").is_none() {

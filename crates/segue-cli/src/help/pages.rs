@@ -68,10 +68,11 @@ its options are in docs/virtual-machines.md. More than two ports are a bridge.
 With --hold-us the gateway may not sleep while it waits for the next packet.
 
 Profiles: strict merges what can be cut into the same packets again, linux what
-Linux merges (its rules changed in linux:6.18 and linux:7.0), lro what a
-receiver with LRO does: it keeps the stream, not the packets. ACK aggregation is
-part of lro; with --no-lro only ACKs are merged. Duplicate ACKs, window updates,
-SACK and ECN are never swallowed; segue stat counts the ACKs that were.
+Linux merges (its rules changed in linux:6.18 and linux:7.0) and padded frames,
+without their padding, which Linux leaves alone; lro what a receiver with LRO
+does: it keeps the stream, not the packets. ACK aggregation is part of lro; with
+--no-lro only ACKs are merged. Duplicate ACKs, window updates, SACK and ECN are
+never swallowed; segue stat counts the ACKs that were.
 
 Received frames stay where the kernel put them (one copy, its own) and are not
 copied again: in pages of the size of --page, many to a page, or each in a

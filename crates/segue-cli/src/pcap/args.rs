@@ -131,7 +131,7 @@ fn fou(text: &str) -> Result<(u16, u8), String> {
 /// Options for the limits and rules of merging.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Rules {
-    /// strict: can be undone; linux or linux:VERSION: as that kernel; lro: pure ACKs too
+    /// strict: can be undone; linux or linux:VERSION: as that kernel, and padded frames; lro: pure ACKs too
     #[arg(long, value_name = "NAME", default_value = "strict", value_parser = segue_service::profile::parse)]
     pub(crate) profile: Profile,
     /// Largest train, from its IP header
