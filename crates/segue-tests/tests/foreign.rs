@@ -11,10 +11,9 @@ use std::process::{Command, Output};
 use std::thread;
 use std::time::Duration;
 
-use segue_lab::which;
 use segue_testkit::conformance::{self, Case, Out, Rules, Train};
 use segue_tests::capture::Directory;
-use segue_tests::{skip, test_name};
+use segue_tests::{skip, test_name, theirs};
 
 /// The rules that the table is judged by.
 const RULES: Rules = Rules::V6_12;
@@ -73,10 +72,7 @@ fn full_size_rte_gro_of_dpdk_differs_from_the_table_as_listed() {
 
 #[test]
 fn full_size_gro_of_gvisor_differs_from_the_table_as_listed() {
-    let places = ["/usr/local/go/bin/go"].map(PathBuf::from);
-    let Some(go) = which("go").into_iter().chain(places).find(|path| path.exists()) else {
-        return skip(test_name!(), "there is no go");
-    };
+    let Some(go) = theirs::program(test_name!(), "go") else { return };
     let directory = Directory::new();
     let program = directory.file("gvisor");
     let go = |words: &[&str]| {
