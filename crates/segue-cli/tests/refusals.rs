@@ -18,7 +18,8 @@ const LINE: &str = "tunnel dev sg0 remote 198.18.0.2 encap gue";
 #[track_caller]
 fn refused(before: &str, line: &str, wrap: &str) -> Option<(Ran, serde_json::Value)> {
     // A copy that every user can reach, wherever the program was built.
-    let copy = "mount -t tmpfs -o mode=755 none /mnt; cp $SEGUE /mnt/segue; SEGUE=/mnt/segue";
+    let copy = "exec 3<$SEGUE; mount -t tmpfs -o mode=755 none /mnt
+install -m 755 /proc/self/fd/3 /mnt/segue; exec 3<&-; SEGUE=/mnt/segue";
     let script = format!("{copy}\n{before}\n{wrap} $SEGUE {line}; echo \"status $?\"; {wrap} $SEGUE {line} -j");
     let ran = in_namespace(&script)?;
     if ran.code == Some(NO_NODE) {

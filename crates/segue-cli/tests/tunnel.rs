@@ -288,7 +288,7 @@ kill -INT $pid; wait $pid",
 #[test]
 fn a_request_of_another_user_is_refused_and_the_permitted_users_are_named() {
     let script = format!(
-        "mount -t tmpfs -o mode=755 none /mnt; cp $SEGUE /mnt/segue
+        "exec 3<$SEGUE; mount -t tmpfs -o mode=755 none /mnt; install -m 755 /proc/self/fd/3 /mnt/segue; exec 3<&-
 {}for options in '' -j; do setpriv --reuid 65534 --regid 65534 --clear-groups /mnt/segue stat sg0 $options; echo \"status $?\"; done
 kill -INT $pid; wait $pid",
         up(LINE)

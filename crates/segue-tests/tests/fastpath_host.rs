@@ -428,7 +428,10 @@ const USER: &str = "61234";
 fn admit_user(ground: &Ground) -> Result<(), segue_lab::LabError> {
     let lines = [
         "mount -t tmpfs -o mode=755 tun /dev/net && mknod -m 666 /dev/net/tun c 10 200",
-        &format!("mount -t tmpfs -o mode=755 mnt /mnt && cp {} /mnt/segue", ground.program.display()),
+        &format!(
+            "exec 3<'{}' && mount -t tmpfs -o mode=755 mnt /mnt && install -m 755 /proc/self/fd/3 /mnt/segue",
+            ground.program.display()
+        ),
         &format!("mkdir -p /run/segue && mount -t tmpfs -o mode=755,uid={USER},gid={USER} run /run/segue"),
     ];
     lines.iter().try_for_each(|line| ground.a.run("sh", &["-c", line]).map(drop))

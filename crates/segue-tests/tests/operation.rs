@@ -1,7 +1,7 @@
 //! Tests of an operator's tasks with running tunnels: reading live figures, starting without root, stopping.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::thread;
@@ -134,6 +134,8 @@ fn as_user(name: &str, host: &Host, program: &Path, directory: &Directory) -> Op
     // The directories of a checkout may be closed to other users.
     if !copy.exists() {
         fs::copy(program, &copy).expect("a copy");
+        // What this process makes may be closed to others (umask).
+        fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).expect("its mode");
     }
     let mut command = host.command("setpriv");
     let (reuid, regid) = (format!("--reuid={USER}"), format!("--regid={USER}"));

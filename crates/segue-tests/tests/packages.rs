@@ -183,9 +183,10 @@ fn root_has_a_directory_of_its_own_in_run_beside_that_of_the_packages_services()
     }
     let directory = Directory::new();
     let make = format!(
-        "mount -t tmpfs -o mode=755 run /run; mkdir -m 755 /run/segue; chown {USER} /run/segue
+        "exec 3<'{}'
+mount -t tmpfs -o mode=755 run /run; mkdir -m 755 /run/segue; chown {USER} /run/segue
 mount -t tmpfs -o mode=755 tun /dev/net; mknod -m 666 /dev/net/tun c 10 200
-mount -t tmpfs -o mode=755 mnt /mnt; cp '{}' /mnt/segue",
+mount -t tmpfs -o mode=755 mnt /mnt; install -m 755 /proc/self/fd/3 /mnt/segue",
         ground.program.display()
     );
     ground.a.run("sh", &["-ec", &make]).expect("folders and a device");

@@ -252,8 +252,9 @@ mod tests {
         let [a, b, _] = unused(2);
         let name = name([a.1, b.1]);
         let full = bind(&name).unwrap();
-        // The queue has 4096 entries (net.core.somaxconn), and this process all their sockets.
-        sys::raise_open_file_limit(8192).unwrap();
+        // This process has all sockets of the queue.
+        let queue: u64 = fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap().trim().parse().unwrap();
+        sys::raise_open_file_limit(queue + 1024).unwrap();
         let mut visitors: Vec<UnixStream> = Vec::new();
         let error = loop {
             match sys::connect_abstract(name.as_bytes()) {
