@@ -67,6 +67,9 @@ pub struct FleetState {
     /// The process namespace of the agent, in which it has this number: the inode number of `/proc/self/ns/pid`; 0
     /// where it is not known.
     pub pid_namespace: u64,
+    /// The time at which the process started, by which it is told from a later one with its number: ticks of the
+    /// kernel's clock since the start of the machine; 0 where it is not known.
+    pub started: u64,
     /// The kind of the registry: `etcd` or `hook`.
     pub engine: String,
     /// The member of the registry that answered last.
@@ -117,29 +120,28 @@ impl FleetState {
         self.renewed.map(|renewed| Duration::from_secs(now().saturating_sub(renewed)))
     }
 
-    /// Returns whether the agent's process has ended. The hooks of flanneld have none, and that of an agent in another
-    /// process namespace, such as a container's, is not seen from here.
+    /// Returns whether the agent's process has ended, also where its parent has not waited for it, or another process
+    /// has its number. The hooks of flanneld have none, and that of an agent in another process namespace, such as a
+    /// container's, is not seen from here.
     pub fn is_dead(&self) -> bool {
-        if self.is_elsewhere() {
+        if self.pid == 0 || self.is_elsewhere() {
             return false;
+        }
+        if let Some((state, started)) = process(self.pid) {
+            return matches!(state, 'Z' | 'X') || self.started != 0 && self.started != started;
         }
         // /proc can hide the processes of other users.
         let is_there = |pid| match sys::kill(pid, 0) {
             Ok(()) => true,
             Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
         };
-        self.pid != 0 && !sys::Pid::try_from(self.pid).is_ok_and(is_there)
+        !sys::Pid::try_from(self.pid).is_ok_and(is_there)
     }
 
     /// Returns whether a signal has stopped the agent's process; an agent in another process namespace is not seen from
     /// here.
     pub fn is_stopped(&self) -> bool {
-        if self.is_elsewhere() {
-            return false;
-        }
-        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
-        let state = status.lines().find_map(|line| line.strip_prefix("State:"));
-        state.is_some_and(|state| state.trim_start().starts_with('T'))
+        !self.is_elsewhere() && process(self.pid).is_some_and(|(state, _)| state == 'T')
     }
 
     /// Returns whether the agent's process is in another process namespace than this one.
@@ -152,6 +154,32 @@ impl FleetState {
 /// Returns the inode number of this process's process namespace, or 0 where it is not known.
 pub fn pid_namespace() -> u64 {
     fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino())
+}
+
+/// Returns the time at which this process started, as in [`FleetState::started`], or 0 where it is not known.
+pub fn started() -> u64 {
+    process(std::process::id()).map_or(0, |(_, started)| started)
+}
+
+/// Returns the state of a process and the time at which it started, where /proc shows it.
+fn process(pid: u32) -> Option<(char, u64)> {
+    let (_, state, started) = process_at(&pid.to_string())?;
+    // A process namespace can have the /proc of another one, in which numbers are those of other processes.
+    let (own, ..) = process_at("self")?;
+    (own == std::process::id()).then_some((state, started))
+}
+
+/// Returns number, state and time of the start of the process with this name in /proc (proc_pid_stat(5)).
+fn process_at(name: &str) -> Option<(u32, char, u64)> {
+    let bytes = fs::read(format!("/proc/{name}/stat")).ok()?;
+    // The name of the program, in brackets, can have any bytes.
+    let line = String::from_utf8_lossy(&bytes);
+    let (begin, end) = line.rsplit_once(')')?;
+    let pid = begin.split(' ').next()?.parse().ok()?;
+    let mut fields = end.split_whitespace();
+    let state = fields.next()?.chars().next()?;
+    // The state is the third field, and this the 22nd.
+    Some((pid, state, fields.nth(18)?.parse().ok()?))
 }
 
 /// Returns the number of seconds since 1970.

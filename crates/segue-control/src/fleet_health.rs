@@ -154,6 +154,29 @@ mod tests {
     }
 
     #[test]
+    fn an_agent_has_ended_although_its_number_is_still_in_use_or_again() {
+        let mut process = std::process::Command::new("true").spawn().unwrap();
+        let ended = FleetState { pid: process.id(), ..agent() };
+        let begin = std::time::Instant::now();
+        while problems(&ended, NOW).is_empty() {
+            assert!(begin.elapsed() < Duration::from_secs(60), "what has ended is there until its parent waits");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_codes(&ended, &["fleet_ended"]);
+        process.wait().unwrap();
+        // This process has the number, and did not start then.
+        let started = fleet::started();
+        assert_ne!(started, 0);
+        let of = |started| FleetState { started, pid_namespace: pid_namespace(), ..agent() };
+        assert_codes(&of(started), &[]);
+        assert_codes(&of(started + 1), &["fleet_ended"]);
+        assert_codes(&FleetState { pid_namespace: pid_namespace() + 1, ..of(started + 1) }, &[]);
+        // What an agent of an earlier version has written, and flanneld's hooks.
+        assert_codes(&of(0), &[]);
+        assert_codes(&FleetState { pid: 0, ..of(started + 1) }, &[]);
+    }
+
+    #[test]
     fn a_problem_says_why_and_since_when() {
         let error = Some("the lease is not renewed: etcd: permission denied".to_owned());
         let state = FleetState { renewed: Some(60), error: error.clone(), ..agent() };

@@ -14,7 +14,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
 use segue_control::error::{Error, Kind};
-use segue_control::fleet::{Engine, FleetState, LastEvent, SCHEMA, now, pid_namespace};
+use segue_control::fleet::{self, Engine, FleetState, LastEvent, SCHEMA, now};
 use segue_control::peers::{self, Peer, RefusedPeer, Table};
 
 use crate::datapath::{self, Datapath, TunnelState};
@@ -104,7 +104,7 @@ pub fn run(
         since: now(),
         ..FleetState::default()
     };
-    (state.pid, state.pid_namespace) = (std::process::id(), pid_namespace());
+    (state.pid, state.pid_namespace, state.started) = (std::process::id(), fleet::pid_namespace(), fleet::started());
     "etcd".clone_into(&mut state.engine);
     etcd.endpoint().clone_into(&mut state.endpoint);
     state.address = settings.terms.address.to_string();
