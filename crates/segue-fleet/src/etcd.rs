@@ -4,8 +4,8 @@
 //! - Every call ends: connecting, sending and receiving have limits ([`CONNECT`], [`REQUEST`]), and so have the length
 //!   of an answer and the number of keys in a list.
 //! - A member that does not answer, or has no leader, is left for the next one in the list; a call fails only after all
-//!   of them did. One whose answer is not etcd's, or is too long, fails the call, and the next call goes to the next
-//!   member.
+//!   of them did. One that refuses the request, or whose answer is not etcd's or too long, fails the call, and the next
+//!   call goes to the next member.
 //! - No proxy of the environment is used, and no redirection is followed: credentials go to the named members only.
 
 use std::fmt;
@@ -303,11 +303,12 @@ impl Etcd {
             }
             let message = Answer::read(&line).map_err(|error| self.foreign(error))?;
             if let Some((code, text)) = message.failure() {
-                return Err(refused(code, text));
+                return Err(self.refusal(code, text));
             }
             let Some(result) = message.result else { return Err(self.foreign("it is no message of a watch")) };
             began = true;
             if result.compact_revision.number() != 0 {
+                self.leave();
                 return Err(EtcdError::Compacted);
             }
             if result.canceled.is_true() {
@@ -349,7 +350,7 @@ impl Etcd {
         // Of a stream, such as that of a keepalive, the first message.
         let answer = Answer::first(&bytes).map_err(|error| self.foreign(error))?;
         match answer.failure() {
-            Some((code, text)) => Err(refused(code, text)),
+            Some((code, text)) => Err(self.refusal(code, text)),
             None => Ok(answer),
         }
     }
@@ -365,19 +366,7 @@ impl Etcd {
         let mut logged_in = false;
         let mut left = self.endpoints.len();
         while left > 0 {
-            if self.token.is_none() && self.login.is_some() {
-                match self.log_in() {
-                    Ok(token) => self.token = Some(token),
-                    Err(error @ EtcdError::Refused(..)) => return Err(error),
-                    Err(error) => {
-                        failed = error;
-                        left -= 1;
-                        self.leave();
-                        continue;
-                    }
-                }
-            }
-            match self.post(path, request, longest) {
+            match self.log_in().and_then(|()| self.post(path, request, longest)) {
                 Ok(response) => return Ok(response),
                 // The token is old: another one, once.
                 Err(EtcdError::Refused(UNAUTHENTICATED, _)) if self.login.is_some() && !logged_in => {
@@ -385,9 +374,13 @@ impl Etcd {
                     logged_in = true;
                 }
                 Err(EtcdError::Refused(code, text)) if !ELSEWHERE.contains(&code) => {
+                    self.leave();
                     return Err(EtcdError::Refused(code, text));
                 }
-                Err(error @ EtcdError::Compacted) => return Err(error),
+                Err(error @ EtcdError::Compacted) => {
+                    self.leave();
+                    return Err(error);
+                }
                 Err(error) => {
                     failed = EtcdError::Unreachable(error.to_string());
                     left -= 1;
@@ -428,23 +421,34 @@ impl Etcd {
         })
     }
 
-    /// Logs in and returns a token for the user.
-    fn log_in(&self) -> Result<String, EtcdError> {
-        let Some(Login { name, password }) = &self.login else { return Ok(String::new()) };
+    /// Logs in where this client has a user and no token.
+    fn log_in(&mut self) -> Result<(), EtcdError> {
+        let Some(Login { name, password }) = self.login.as_ref().filter(|_| self.token.is_none()) else {
+            return Ok(());
+        };
         let request = json!({ "name": name, "password": password });
         let mut response = self.post("auth/authenticate", &request, REQUEST)?;
         let unreachable = |error: &dyn fmt::Display| EtcdError::Unreachable(format!("{}: {error}", self.endpoint()));
         let bytes = response.body_mut().with_config().limit(1 << 16).read_to_vec().map_err(|e| unreachable(&e))?;
         let answer = Answer::read(&bytes).map_err(|error| unreachable(&error))?;
-        match answer.token.text() {
-            Some(token) => Ok(token.to_owned()),
-            None => Err(unreachable(&"it gave no token")),
-        }
+        let token = answer.token.text().ok_or_else(|| unreachable(&"it gave no token"))?.to_owned();
+        self.token = Some(token);
+        Ok(())
     }
 
     /// Selects the next member of the cluster.
     fn leave(&mut self) {
         self.at = (self.at + 1) % self.endpoints.len();
+    }
+
+    /// Leaves a member whose document refuses the request, and returns the failure.
+    fn refusal(&mut self, code: i64, text: &str) -> EtcdError {
+        let error = refused(code, text);
+        if matches!(error, EtcdError::Refused(UNAUTHENTICATED, _)) {
+            self.token = None;
+        }
+        self.leave();
+        error
     }
 
     /// Leaves a member whose answer is not etcd's, and returns the failure.

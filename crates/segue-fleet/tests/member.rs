@@ -302,7 +302,12 @@ fn a_member_whose_answer_is_not_etcds_is_left_for_the_next_one() {
     in_host("a_member_whose_answer_is_not_etcds", || {
         let good = member(without_keys);
         let small_values = json!({ "kvs": vec![json!({}); 10_000] });
-        for document in [json!("<html>"), json!({ "header": 7 }), json!({}), small_values, json!(17)] {
+        let not_etcds = [json!("<html>"), json!({ "header": 7 }), json!({}), small_values, json!(17)];
+        // Those that refuse with a status that says so, and with status 200.
+        let refusals = [("no route", 0), ("permission denied", 7), ("compacted", 11), ("invalid auth token", 16)]
+            .map(|(text, code)| json!({ "error": text, "message": text, "code": code }));
+        let with_success = refusals.clone().map(|refusal| json!(refusal.to_string()));
+        for document in not_etcds.into_iter().chain(refusals).chain(with_success) {
             let begin: String = document.to_string().chars().take(20).collect();
             let bad = member(move |_, _| document.clone());
             for first in [&bad, &good] {
