@@ -17,7 +17,8 @@ const SHORT: Duration = Duration::from_secs(1);
 
 /// Lists all keys of the leases and reports their changes, until the receiver of `events` is gone. Where `list_again`
 /// is set, where a compaction has removed changes that are not known yet, where they are too long for one message, and
-/// where the history of the registry is another one, all keys are listed anew.
+/// where the history of the registry is another one, all keys are listed anew. A list that fails for such a reason has
+/// reached nothing.
 pub fn run(
     mut etcd: Etcd,
     policy: &Policy,
@@ -31,6 +32,7 @@ pub fn run(
         if list_again.swap(false, Ordering::Relaxed) {
             position = None;
         }
+        let is_list = position.is_none();
         let round = match &position {
             None => list(&mut etcd, policy, events).map(|listed| {
                 position = listed;
@@ -47,7 +49,7 @@ pub fn run(
         let why = match round {
             Ok(true) => continue,
             Ok(false) => return,
-            Err(EtcdError::Compacted | EtcdError::TooLong | EtcdError::Diverged) => {
+            Err(EtcdError::Compacted | EtcdError::TooLong | EtcdError::Diverged) if !is_list => {
                 // A list follows; where no watch can continue from there either, lists have a growing distance.
                 position = None;
                 std::thread::sleep(backoff.failed());

@@ -323,6 +323,24 @@ fn a_member_whose_answer_is_not_etcds_is_left_for_the_next_one() {
     });
 }
 
+#[test]
+fn a_list_that_is_called_compacted_is_a_failure_to_reach_the_registry() {
+    in_host("a_list_that_is_called_compacted", || {
+        let lists = AtomicUsize::new(0);
+        let url = member(move |path, _| match path {
+            "/v3/watch" => created(7, "17"),
+            _ if lists.fetch_add(1, Ordering::SeqCst) < 2 => json!({ "error": "compacted", "code": 11 }),
+            _ => json!({ "header": header(7, "17") }),
+        });
+        let events = follow(&url);
+        for _ in 0..2 {
+            let event = events.recv_timeout(PATIENCE).unwrap();
+            assert!(matches!(&event, Event::Stale(why) if why.contains("compacted")), "{event:?}");
+        }
+        assert_eq!(listed(&events), 7);
+    });
+}
+
 /// Returns the most memory that this process has had, bytes.
 fn peak() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
