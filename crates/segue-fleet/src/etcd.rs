@@ -32,6 +32,8 @@ const ANSWER_LEN: u64 = 16 << 20;
 const PAGE: i64 = 1000;
 /// Largest number of keys of a list: 16 times as many as a network with a prefix of 16 bits has addresses.
 const MOST_KEYS: usize = 1 << 20;
+/// Longest token of a login, bytes.
+const TOKEN_LEN: usize = 8192;
 /// gRPC status codes after which the request is repeated with another member: deadline exceeded, aborted, unavailable.
 const ELSEWHERE: [i64; 3] = [4, 10, 14];
 /// gRPC status code for a wrong or expired token.
@@ -431,7 +433,9 @@ impl Etcd {
         let unreachable = |error: &dyn fmt::Display| EtcdError::Unreachable(format!("{}: {error}", self.endpoint()));
         let bytes = response.body_mut().with_config().limit(1 << 16).read_to_vec().map_err(|e| unreachable(&e))?;
         let answer = Answer::read(&bytes).map_err(|error| unreachable(&error))?;
-        let token = answer.token.text().ok_or_else(|| unreachable(&"it gave no token"))?.to_owned();
+        // One that no header can have would fail the requests to all members.
+        let token = answer.token.text().filter(|token| is_token(token));
+        let token = token.ok_or_else(|| unreachable(&"it gave no token"))?.to_owned();
         self.token = Some(token);
         Ok(())
     }
@@ -478,6 +482,11 @@ fn refused(code: i64, text: &str) -> EtcdError {
     let is_old = text.contains("invalid auth token") || text.contains("revision of auth store is old");
     let code = if is_old { UNAUTHENTICATED } else { code };
     EtcdError::Refused(code, text)
+}
+
+/// Returns whether a text can be a token of etcd, which is a JSON web token, or letters and digits with a dot.
+fn is_token(text: &str) -> bool {
+    (1..=TOKEN_LEN).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 fn encode(bytes: &[u8]) -> String {
@@ -532,6 +541,18 @@ mod tests {
         assert_eq!(addresses.destinations(), (vec![2379, 2389, 443, 80], None));
         let named = of(&["https://198.18.0.1:1", "https://etcd.example:2"]);
         assert_eq!(named.destinations(), (vec![1, 2], Some(("etcd.example".to_owned(), 2))));
+    }
+
+    #[test]
+    fn a_token_is_a_text_that_a_header_can_have() {
+        let longest = "a".repeat(TOKEN_LEN);
+        for token in ["kPiQRxTKsoEUnXMS.7", "eyJhbGciOiJFUzI1NiJ9.eyJyZXYiOjd9.c2ln_bmF-0dXJl", longest.as_str()] {
+            assert!(is_token(token), "{token}");
+        }
+        let longer = format!("{longest}a");
+        for text in ["", " ", "a\n", "a\r\nX-Header: b", "a b", "\0", "\u{7f}", "\u{e9}", longer.as_str()] {
+            assert!(!is_token(text), "{text:?}");
+        }
     }
 
     #[test]

@@ -324,6 +324,27 @@ fn a_member_whose_answer_is_not_etcds_is_left_for_the_next_one() {
 }
 
 #[test]
+fn a_member_whose_login_gives_no_token_is_left_for_the_next_one() {
+    in_host("a_member_whose_login_gives_no_token", || {
+        let login = Login { name: "agent".to_owned(), password: "secret".to_owned() };
+        let good = member(|path, request| match path {
+            "/v3/auth/authenticate" => json!({ "header": header(7, "17"), "token": "good.7" }),
+            _ if request["token"] == "good.7" => without_keys(path, request),
+            _ => json!({ "error": "etcdserver: invalid auth token", "code": 16 }),
+        });
+        for token in ["a\n", "\u{7f}"] {
+            let bad = member(move |path, request| match path {
+                "/v3/auth/authenticate" => json!({ "header": header(7, "17"), "token": token }),
+                _ => without_keys(path, request),
+            });
+            let clients = || std::iter::repeat_with(|| client_of(&[&bad, &good], Some(login.clone())));
+            let failed = failures(|| clients().find(|etcd| etcd.endpoint() == bad).unwrap());
+            assert_eq!(failed, [""; 0], "{token:?}");
+        }
+    });
+}
+
+#[test]
 fn a_list_that_is_called_compacted_is_a_failure_to_reach_the_registry() {
     in_host("a_list_that_is_called_compacted", || {
         let lists = AtomicUsize::new(0);
