@@ -1,7 +1,7 @@
 //! The choice of this host's subnet, by flannel's rules: the one of its lease in the registry, else the one of its
 //! previous lease, else one of the first hundred free ones at random.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use crate::config::Config;
@@ -34,22 +34,27 @@ pub struct Leased<'a> {
     /// The subnet that this host had.
     before: Option<Network>,
     own: Option<(Network, Record)>,
-    taken: BTreeSet<Network>,
+    /// Each with whether it has an entry whose key is of the form that hosts write, without an IPv6 part.
+    taken: BTreeMap<Network, bool>,
 }
 
 impl<'a> Leased<'a> {
     /// Returns a network without leases, for the host with this address, which had the subnet `before`.
     pub fn new(directory: &'a str, config: &'a Config, address: Ipv4Addr, before: Option<Network>) -> Leased<'a> {
-        Leased { directory, config, address, before, own: None, taken: BTreeSet::new() }
+        Leased { directory, config, address, before, own: None, taken: BTreeMap::new() }
     }
 
-    /// Adds an entry of the registry.
+    /// Adds an entry of the registry; they come in the order of their keys.
     pub fn add(&mut self, record: Record) {
         // A key that names all of the network, or more, is no host's lease and takes nothing.
         let subnet = lease::subnet_of(&record.key, self.directory).ok();
         let Some(subnet) = subnet.filter(|subnet| self.config.has_place_for(*subnet)) else { return };
-        self.taken.insert(subnet);
-        if !self.in_range(subnet) || lease::public_address(&record.value) != Some(self.address) {
+        let is_usual = lease::key_of(subnet, self.directory).as_bytes() == record.key;
+        let has_usual = self.taken.entry(subnet).or_default();
+        // The entry of a host goes before one of another spelling, which comes after it.
+        let is_second = *has_usual && !is_usual;
+        *has_usual |= is_usual;
+        if is_second || !self.in_range(subnet) || lease::public_address(&record.value) != Some(self.address) {
             return;
         }
         // Of several, that of the time before, else the oldest.
@@ -72,7 +77,7 @@ impl<'a> Leased<'a> {
             return Choice::Own(subnet, Box::new(record));
         }
         let config = self.config;
-        let taken: Vec<Network> = self.taken.iter().copied().collect();
+        let taken: Vec<Network> = self.taken.keys().copied().collect();
         // Subnets in order of their first addresses can be nested: what counts is the highest end so far.
         let ends: Vec<u32> = taken
             .iter()
@@ -154,6 +159,15 @@ mod tests {
         assert_eq!(chosen(&records, Some("198.19.4.0/22"), 1), Choice::Free(net("198.19.3.0/24")));
         let with_own = [&records[..], &[taken("198.19.3.0-24", "198.18.0.9", 4)]].concat();
         assert!(matches!(chosen(&with_own, None, 0), Choice::Own(subnet, _) if subnet == net("198.19.3.0/24")));
+    }
+
+    #[test]
+    fn a_lease_with_an_ipv6_part_is_not_this_hosts_where_another_has_the_subnet() {
+        let dual = taken("198.19.2.0-24&2001:db8::-64", "198.18.0.9", 1);
+        let records = [taken("198.19.2.0-24", "198.18.0.1", 5), dual.clone()];
+        assert_eq!(chosen(&records, Some("198.19.2.0/24"), 0), Choice::Free(net("198.19.1.0/24")));
+        let alone = [taken("198.19.2.0-24&2001:db7::-64", "198.18.0.1", 5), dual.clone()];
+        assert_eq!(chosen(&alone, None, 0), Choice::Own(net("198.19.2.0/24"), Box::new(dual)));
     }
 
     #[test]

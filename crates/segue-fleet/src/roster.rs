@@ -1,9 +1,10 @@
 //! The roster: this host's copy of the registry's entries, and the peers derived from them.
 //!
 //! Without I/O and without a clock: entries go in as etcd lists and reports them, the peers and the refusals come out.
-//! The result depends only on the entries, not on their order of arrival: where two subnets overlap, the one that has
-//! the configured length (SubnetLen) counts, else the lease that was made first (by its create revision). So one old
-//! lease of half the network costs no other host its subnet. Each entry is judged by itself otherwise.
+//! The result depends only on the entries, not on their order of arrival: where two subnets overlap, the one whose key
+//! has the form that hosts write counts (the configured length, SubnetLen, and no IPv6 part), then one of that length,
+//! else the lease that was made first (by its create revision). So one old lease of half the network, or of another
+//! spelling, costs no other host its subnet. Each entry is judged by itself otherwise.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -183,12 +184,11 @@ impl Roster {
     pub fn judged(&self) -> Judged {
         let mut refused: Vec<_> = self.refused.iter().map(|(key, refusal)| (printable(key), *refusal)).collect();
         let usual = self.policy.config.subnet_len;
-        let mut by_rank: Vec<((bool, i64), &Vec<u8>, Lease)> = self
-            .leases
-            .iter()
-            .flatten()
-            .map(|(key, (created, lease))| ((lease.subnet.prefix_len() != usual, *created), key, *lease))
-            .collect();
+        let mut by_rank: Vec<((usize, bool, i64), &Vec<u8>, Lease)> = Vec::new();
+        for (place, leases) in self.leases.iter().enumerate() {
+            let rank = |created: i64, lease: Lease| (place, lease.subnet.prefix_len() != usual, created);
+            by_rank.extend(leases.iter().map(|(key, (created, lease))| (rank(*created, *lease), key, *lease)));
+        }
         by_rank.sort_unstable_by_key(|(rank, key, _)| (*rank, *key));
         let mut taken: BTreeMap<Ipv4Addr, Lease> = BTreeMap::new();
         for (_, key, lease) in by_rank {

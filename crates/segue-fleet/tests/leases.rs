@@ -466,6 +466,23 @@ fn a_lease_of_the_configured_length_goes_before_an_older_one_of_another() {
 }
 
 #[test]
+fn a_lease_with_an_ipv6_part_gives_way_to_a_younger_one_of_the_same_subnet_without() {
+    let dual = record(at("198.19.9.0-24&2001:db8::-64"), address(r#""198.18.0.7""#), 1);
+    for order in [[&dual, &good(9)], [&good(9), &dual]] {
+        let mut roster = roster(10);
+        for record in order {
+            roster.put(record);
+        }
+        let hosts = |judged: &Judged| judged.leases.iter().map(|lease| lease.address.octets()[3]).collect::<Vec<u8>>();
+        let judged = roster.judged();
+        assert_eq!(hosts(&judged), [9]);
+        assert_eq!(judged.refused, [(at("198.19.9.0-24&2001:db8::-64"), Refusal::Overlap)]);
+        roster.remove(&good(9).key);
+        assert_eq!(hosts(&roster.judged()), [7]);
+    }
+}
+
+#[test]
 fn leases_of_another_length_or_of_dual_stack_take_no_place_from_the_usual_ones() {
     let mut roster = roster(4);
     for n in 0..200 {
