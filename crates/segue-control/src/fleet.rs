@@ -14,6 +14,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{json, place};
 
+/// Longest time between two writes of an agent's state, seconds.
+pub const ALIVE: u64 = 15;
+/// Time without a write after which an agent does not go on, seconds: a call of its tunnel takes up to half of it.
+const SILENCE: u64 = 90;
 /// Name of the schema of the agent's document.
 pub const SCHEMA: &str = "segue.fleet/1";
 /// The suffix of the file name, after the name of the tunnel.
@@ -70,6 +74,8 @@ pub struct FleetState {
     /// The time at which the process started, by which it is told from a later one with its number: ticks of the
     /// kernel's clock since the start of the machine; 0 where it is not known.
     pub started: u64,
+    /// The time at which the agent wrote this, as it does at least every 15 seconds; 0 where it does not say it.
+    pub seen: u64,
     /// The kind of the registry: `etcd` or `hook`.
     pub engine: String,
     /// The member of the registry that answered last.
@@ -142,6 +148,12 @@ impl FleetState {
     /// here.
     pub fn is_stopped(&self) -> bool {
         !self.is_elsewhere() && process(self.pid).is_some_and(|(state, _)| state == 'T')
+    }
+
+    /// Returns whether the agent has written nothing for so long that it does not go on, wherever its process is; `now`
+    /// is the number of seconds since 1970. An agent follows a step of the clock within a second.
+    pub fn is_silent(&self, now: u64) -> bool {
+        self.seen != 0 && now.saturating_sub(self.seen) > SILENCE
     }
 
     /// Returns whether the agent's process is in another process namespace than this one.

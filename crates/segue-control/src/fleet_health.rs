@@ -27,9 +27,12 @@ pub fn add(instances: &mut [Instance]) -> BTreeMap<String, FleetState> {
 /// Returns the problems of an agent.
 fn problems(state: &FleetState, now: u64) -> Vec<Complaint> {
     let age = |then: u64| now.saturating_sub(then);
+    let with_error = |why: String| match &state.error {
+        Some(error) => format!("{why}; {error}"),
+        None => why,
+    };
     if state.is_dead() {
-        let gone = format!("its process {} is gone; the table stays as it is", state.pid);
-        let why = state.error.as_ref().map_or(gone.clone(), |error| format!("{gone}; {error}"));
+        let why = with_error(format!("its process {} is gone; the table stays as it is", state.pid));
         let fix = format!("segue fleet etcd --dev {0} ..., or remove {0}.fleet.json beside its socket", state.name);
         return vec![problem("fleet_ended", "the fleet agent has ended", Some(why), None, &fix)];
     }
@@ -38,6 +41,11 @@ fn problems(state: &FleetState, now: u64) -> Vec<Complaint> {
         let why = format!("a signal has stopped its process {}; the table stays as it is", state.pid);
         let fix = format!("kill -CONT {}", state.pid);
         found.push(problem("fleet_stale", "the fleet agent does not follow its registry", Some(why), None, &fix));
+    } else if state.is_silent(now) {
+        let why = format!("its process {} no longer writes its state; the table stays as it is", state.pid);
+        let what = "the fleet agent does not follow its registry";
+        let fix = "start it again: it has ended elsewhere, hangs, or cannot write beside its control socket";
+        found.push(problem("fleet_stale", what, Some(with_error(why)), Some(state.seen), fix));
     } else if state.state != Engine::Connected && age(state.since) > PATIENCE {
         let what = "the fleet's registry is not reached";
         found.push(problem(
@@ -174,6 +182,19 @@ mod tests {
         // What an agent of an earlier version has written, and flanneld's hooks.
         assert_codes(&of(0), &[]);
         assert_codes(&FleetState { pid: 0, ..of(started + 1) }, &[]);
+    }
+
+    #[test]
+    fn an_agent_that_writes_nothing_is_a_problem_wherever_its_process_is() {
+        for namespace in [pid_namespace(), pid_namespace() + 1] {
+            let of = |seen| FleetState { seen, pid_namespace: namespace, ..agent() };
+            assert_codes(&of(NOW - 90), &[]);
+            assert_codes(&of(NOW - 91), &["fleet_stale"]);
+            assert_codes(&FleetState { state: Engine::Stale, ..of(1) }, &["fleet_stale"]);
+            // One of an earlier version does not say it, and the clock can have been set back.
+            assert_codes(&of(0), &[]);
+            assert_codes(&of(NOW + 3600), &[]);
+        }
     }
 
     #[test]

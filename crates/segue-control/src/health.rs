@@ -137,8 +137,8 @@ pub const CODES: &[HealthCode] = &[
     ),
     code(
         "fleet_stale",
-        "The fleet agent has not reached its registry for a minute, or a signal has stopped it: the tunnel's peers stay as they are.",
-        "etcd does not run, the path to it is interrupted, or it refuses the agent's user or certificate.",
+        "The fleet agent has not reached its registry for a minute, a signal has stopped it, or it writes its state no more: the tunnel's peers stay as they are.",
+        "etcd does not run, the path to it is interrupted, or it refuses the agent's user or certificate; or the agent hangs.",
         "The reason is shown; etcdctl endpoint health, with the agent's options, asks the same member.",
     ),
     code(

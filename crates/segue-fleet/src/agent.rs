@@ -55,7 +55,7 @@ pub struct Settings {
 pub trait Announce {
     /// Writes a line to the log.
     fn note(&mut self, text: &str);
-    /// Publishes the agent's state if it has changed.
+    /// Publishes the agent's state.
     fn state(&mut self, state: &FleetState);
     /// Returns the tunnel's MTU.
     fn mtu(&self, name: &str) -> u32;
@@ -98,36 +98,7 @@ pub fn run(
     (events, inbox): (SyncSender<Event>, Receiver<Event>),
 ) -> Result<(), Error> {
     let (check, checks) = std::sync::mpsc::sync_channel(1);
-    let mut state = FleetState {
-        schema: SCHEMA.to_owned(),
-        name: settings.terms.name.clone(),
-        since: now(),
-        ..FleetState::default()
-    };
-    (state.pid, state.pid_namespace, state.started) = (std::process::id(), fleet::pid_namespace(), fleet::started());
-    "etcd".clone_into(&mut state.engine);
-    etcd.endpoint().clone_into(&mut state.endpoint);
-    state.address = settings.terms.address.to_string();
-    state.ttl = settings.terms.ttl.as_secs();
-    let mut agent = Agent {
-        settings,
-        datapath,
-        announce,
-        state,
-        roster: None,
-        acquired: None,
-        peers: Vec::new(),
-        is_synced: false,
-        refused: (0, Vec::new()),
-        logs: ["refused", "the tunnel refuses"].map(RefusalLog::new),
-        process: 0,
-        is_dirty: false,
-        outage: None,
-        grace: Grace::default(),
-        list_again: Arc::default(),
-        check,
-        clock: (Instant::now(), now()),
-    };
+    let mut agent = Agent::new(settings, etcd.endpoint(), datapath, announce, check);
     agent.publish();
     let done = agent.live(etcd, &events, &inbox, checks);
     if let Err(error) = &done {
@@ -146,6 +117,50 @@ fn start(events: SyncSender<Event>, work: impl FnOnce(&SyncSender<Event>) + Send
             let _ = events.send(Event::Fatal(error.why("a thread of the agent has ended with a panic")));
         }
     });
+}
+
+impl<'a> Agent<'a> {
+    /// Returns an agent without a lease, whose keeper looks at its lease for a message on `check`.
+    fn new(
+        settings: Settings,
+        endpoint: &str,
+        datapath: &'a mut dyn Datapath,
+        announce: &'a mut dyn Announce,
+        check: SyncSender<()>,
+    ) -> Agent<'a> {
+        let state = FleetState {
+            schema: SCHEMA.to_owned(),
+            name: settings.terms.name.clone(),
+            pid: std::process::id(),
+            pid_namespace: fleet::pid_namespace(),
+            started: fleet::started(),
+            engine: "etcd".to_owned(),
+            endpoint: endpoint.to_owned(),
+            since: now(),
+            address: settings.terms.address.to_string(),
+            ttl: settings.terms.ttl.as_secs(),
+            ..FleetState::default()
+        };
+        Agent {
+            settings,
+            datapath,
+            announce,
+            state,
+            roster: None,
+            acquired: None,
+            peers: Vec::new(),
+            is_synced: false,
+            refused: (0, Vec::new()),
+            logs: ["refused", "the tunnel refuses"].map(RefusalLog::new),
+            process: 0,
+            is_dirty: false,
+            outage: None,
+            grace: Grace::default(),
+            list_again: Arc::default(),
+            check,
+            clock: (Instant::now(), now()),
+        }
+    }
 }
 
 impl Agent<'_> {
@@ -175,6 +190,7 @@ impl Agent<'_> {
                 }
                 Err(error) => self.tunnel_failed(&error),
             }
+            self.show_life();
             match inbox.recv_timeout(TICK) {
                 Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(None),
                 Ok(Event::Fatal(error)) => return Err(error),
@@ -503,6 +519,7 @@ impl Agent<'_> {
     /// over.
     fn tick(&mut self) -> Result<(), Error> {
         self.follow_clock(now());
+        self.show_life();
         let over = self.roster.as_mut().and_then(|roster| self.grace.end(roster, Instant::now()));
         if let Some(lists_again) = over {
             if lists_again {
@@ -542,7 +559,15 @@ impl Agent<'_> {
         Ok(())
     }
 
+    /// Publishes the state where that was not done for a while, by which HEALTH knows that the agent goes on.
+    fn show_life(&mut self) {
+        if now().abs_diff(self.state.seen) >= fleet::ALIVE {
+            self.publish();
+        }
+    }
+
     fn publish(&mut self) {
+        self.state.seen = now();
         self.announce.state(&self.state);
     }
 }
@@ -569,27 +594,4 @@ fn other_end(name: &str) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_step_of_the_clock_changes_no_age() {
-        let at = |time: u64| FleetState { since: time - 90, renewed: Some(time - 7), ..FleetState::default() };
-        for (expected, clock) in [(100, 1_800_000_000), (1_800_000_000, 1_700_000_000)] {
-            let mut state = at(expected);
-            assert!(date_anew(&mut state, expected, clock));
-            assert_eq!((state.since, state.renewed, state.table_failed), (clock - 90, Some(clock - 7), None));
-        }
-        let mut state = at(100);
-        assert!(!date_anew(&mut state, 100, 102), "seconds are rounded");
-        assert_eq!(state.since, 10);
-    }
-
-    #[test]
-    fn a_panic_of_a_thread_ends_the_agent() {
-        let (events, inbox) = std::sync::mpsc::sync_channel(1);
-        start(events, |_| panic!("a test asked for it"));
-        let event = inbox.recv_timeout(Duration::from_secs(60)).unwrap();
-        assert!(matches!(event, Event::Fatal(error) if error.kind == Kind::Internal));
-    }
-}
+mod tests;

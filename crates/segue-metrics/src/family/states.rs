@@ -1,6 +1,6 @@
 //! The numbers of ports that do not count events, and the states of fleet agents.
 
-use segue_control::fleet::{Engine, FleetState};
+use segue_control::fleet::{self, Engine, FleetState};
 
 /// Names of those numbers of a port that are gauges; all others count events, except [`NO_METRIC`].
 pub const PORT_STATES: &[&str] = &[
@@ -35,7 +35,9 @@ pub const NO_METRIC: &[&str] = &["refused_for", "last_stop"];
 /// Returns the names of the states of a fleet agent, each with whether it is in it.
 pub(super) fn of_agent(agent: &FleetState) -> [(&'static str, bool); 4] {
     let has_ended = agent.is_dead();
+    // What one says that no longer goes on is what it was.
+    let engine = if agent.is_silent(fleet::now()) { Engine::Stale } else { agent.state };
     let engines = [Engine::Starting, Engine::Connected, Engine::Stale];
-    let [starting, connected, stale] = engines.map(|state| (state.name(), agent.state == state && !has_ended));
+    let [starting, connected, stale] = engines.map(|state| (state.name(), engine == state && !has_ended));
     [starting, connected, stale, ("ended", has_ended)]
 }

@@ -124,6 +124,8 @@ fn a_fleet_agent_has_one_state_and_the_age_of_its_lease_where_it_has_one() {
         ("sg0".to_owned(), FleetState { renewed, ..agent(Engine::Stale, std::process::id()) }),
         // No process has this number.
         ("sg1".to_owned(), agent(Engine::Connected, u32::MAX)),
+        // It has written nothing for long.
+        ("sg2".to_owned(), FleetState { seen: 1, ..agent(Engine::Connected, std::process::id()) }),
     ]);
     let scrape = Scrape { fleet, ..Scrape::default() };
     let shown = |family: &str| -> Vec<(String, f64)> {
@@ -133,7 +135,7 @@ fn a_fleet_agent_has_one_state_and_the_age_of_its_lease_where_it_has_one() {
     };
     let states = shown("segue_fleet_state");
     let are: Vec<&str> = states.iter().filter(|(_, value)| *value == 1.0).map(|(name, _)| name.as_str()).collect();
-    assert_eq!((states.len(), are), (8, vec!["sg0 stale", "sg1 ended"]));
+    assert_eq!((states.len(), are), (12, vec!["sg0 stale", "sg1 ended", "sg2 stale"]));
     let ages = shown("segue_fleet_renewed_age_seconds");
     assert!(ages.len() == 1 && ages[0].0 == "sg0" && (7.0..60.0).contains(&ages[0].1), "{ages:?}");
 }
