@@ -470,6 +470,8 @@ impl Agent<'_> {
     }
 
     fn sync(&mut self) {
+        // Calls for single entries that took long can have been before this one, which can take as long.
+        self.show_life();
         let generation = self.state.generation + 1;
         match self.datapath.sync(&Table { generation: Some(generation), peers: self.peers.clone(), ..Table::default() })
         {

@@ -64,6 +64,19 @@ fn an_agent_shows_that_it_goes_on_where_nothing_changes() {
 }
 
 #[test]
+fn an_agent_shows_that_it_goes_on_before_each_table_that_it_sends() {
+    let (mut tunnel, mut published) = (Willing, Published::default());
+    let (check, _checks) = std::sync::mpsc::sync_channel(1);
+    let mut agent = Agent::new(settings(), "http://127.0.0.1:1", &mut tunnel, &mut published, check);
+    // Calls for single entries took that long.
+    agent.state.seen = 1;
+    agent.sync();
+    agent.sync();
+    drop(agent);
+    assert!(published.0.len() == 1 && published.0[0] > 1, "{:?}", published.0);
+}
+
+#[test]
 fn a_step_of_the_clock_changes_no_age() {
     let at = |time: u64| FleetState { since: time - 90, renewed: Some(time - 7), ..FleetState::default() };
     for (expected, clock) in [(100, 1_800_000_000), (1_800_000_000, 1_700_000_000)] {
