@@ -67,14 +67,42 @@ pub struct Judged {
     pub left_out: usize,
 }
 
+/// The rank of a lease among others of its kind: whether its subnet has another length than SubnetLen, and the revision
+/// at which it was created.
+type Rank = (bool, i64);
+
+/// Leases that can become peers.
+#[derive(Clone, Debug, Default)]
+struct Places {
+    ranks: BTreeMap<Vec<u8>, Rank>,
+    /// The leases with their keys, in the order in which they count.
+    leases: BTreeMap<(Rank, Vec<u8>), Lease>,
+}
+
+impl Places {
+    /// Adds a lease whose key is new. Where there are more than `most` then, the last in rank leaves, whichever came
+    /// first. Returns the number of those that left.
+    fn insert(&mut self, key: Vec<u8>, rank: Rank, lease: Lease, most: usize) -> usize {
+        self.ranks.insert(key.clone(), rank);
+        self.leases.insert((rank, key), lease);
+        let last = if self.leases.len() > most { self.leases.pop_last() } else { None };
+        last.map_or(0, |((_, key), _)| usize::from(self.ranks.remove(&key).is_some()))
+    }
+
+    /// Removes the lease of a key.
+    fn remove(&mut self, key: &[u8]) -> Option<(Rank, Lease)> {
+        let at = self.ranks.remove_entry(key).map(|(key, rank)| (rank, key))?;
+        self.leases.remove(&at).map(|lease| (at.0, lease))
+    }
+}
+
 /// The entries of the registry, checked one by one.
 #[derive(Clone, Debug)]
 pub struct Roster {
     policy: Policy,
     own_key: Vec<u8>,
-    /// Leases that can become peers, with the revision at which each was created: first those whose key is of the form
-    /// that the network's hosts write, then the others.
-    leases: [BTreeMap<Vec<u8>, (i64, Lease)>; 2],
+    /// First the leases whose key is of the form that the network's hosts write, then the others.
+    places: [Places; 2],
     refused: BTreeMap<Vec<u8>, Refusal>,
     /// Number of entries that did not fit. Where one is removed, only a new list shows what fits then.
     left_out: usize,
@@ -84,19 +112,21 @@ impl Roster {
     /// Returns a roster without entries.
     pub fn new(policy: Policy) -> Roster {
         let own_key = lease::key_of(policy.subnet, &policy.directory).into_bytes();
-        Roster { policy, own_key, leases: [BTreeMap::new(), BTreeMap::new()], refused: BTreeMap::new(), left_out: 0 }
+        Roster { policy, own_key, places: Default::default(), refused: BTreeMap::new(), left_out: 0 }
     }
 
     /// Takes the entries of a list in place of its own, and returns the keys that are not in it; their entries stay
     /// where there is room, until they are removed.
     pub fn adopt(&mut self, listed: Roster) -> Vec<Vec<u8>> {
         let mut before = std::mem::replace(self, listed);
-        let keys = before.leases.iter().flat_map(BTreeMap::keys).chain(before.refused.keys());
+        let most = self.most();
+        let keys = before.places.iter().flat_map(|places| places.ranks.keys()).chain(before.refused.keys());
         let gone: Vec<Vec<u8>> = keys.filter(|key| self.stored(key).is_none()).cloned().collect();
         for key in &gone {
-            for (places, old) in self.leases.iter_mut().zip(&mut before.leases) {
-                if places.len() < self.policy.limit.saturating_mul(2) {
-                    places.extend(old.remove_entry(key));
+            for (places, old) in self.places.iter_mut().zip(&mut before.places) {
+                let has_room = places.leases.len() < most;
+                if let Some((rank, lease)) = old.remove(key).filter(|_| has_room) {
+                    places.insert(key.clone(), rank, lease, most);
                 }
             }
             if self.refused.len() < self.policy.limit {
@@ -109,8 +139,9 @@ impl Roster {
     /// Returns the form in which the entry of a key is stored, in either of the two forms of [`Roster::remove`]; `None`
     /// where there is none.
     pub fn stored(&self, key: &[u8]) -> Option<Vec<u8>> {
-        let keeps =
-            |key: &[u8]| self.leases.iter().any(|leases| leases.contains_key(key)) || self.refused.contains_key(key);
+        let keeps = |key: &[u8]| {
+            self.places.iter().any(|places| places.ranks.contains_key(key)) || self.refused.contains_key(key)
+        };
         if keeps(key) { Some(key.to_vec()) } else { Some(kept(key)).filter(|key| keeps(key)) }
     }
 
@@ -122,19 +153,24 @@ impl Roster {
             return;
         }
         // Wrong entries have places of their own, so that they cost no peer its place, and so have those of subnets of
-        // another length; twice as many as there can be peers, since subnets can overlap.
-        let judged = self.judge(record);
-        let is_usual = judged.is_ok_and(|lease| self.is_usual(&record.key, lease));
-        let places = &mut self.leases[usize::from(!is_usual)];
-        match judged {
-            Ok(lease) if places.len() < self.policy.limit.saturating_mul(2) => {
-                places.insert(key, (record.created, lease));
+        // another length.
+        match self.judge(record) {
+            Ok(lease) => {
+                let place = usize::from(!self.is_usual(&record.key, lease));
+                let rank = (lease.subnet.prefix_len() != self.policy.config.subnet_len, record.created);
+                let most = self.most();
+                self.left_out += self.places[place].insert(key, rank, lease, most);
             }
             Err(refusal) if self.refused.len() < self.policy.limit => {
                 self.refused.insert(key, refusal);
             }
-            _ => self.left_out += 1,
+            Err(_) => self.left_out += 1,
         }
+    }
+
+    /// Returns the number of places of each kind: twice as many as there can be peers, since subnets can overlap.
+    fn most(&self) -> usize {
+        self.policy.limit.saturating_mul(2)
     }
 
     /// Removes the entry of a key. Returns whether the entries must be listed anew: one that did not fit may fit now.
@@ -148,8 +184,8 @@ impl Roster {
 
     /// Removes what is stored under a key, which is as it is kept.
     fn forget(&mut self, key: &[u8]) {
-        for leases in &mut self.leases {
-            leases.remove(key);
+        for places in &mut self.places {
+            places.remove(key);
         }
         self.refused.remove(key);
     }
@@ -183,15 +219,8 @@ impl Roster {
     /// Returns the peers and the refusals.
     pub fn judged(&self) -> Judged {
         let mut refused: Vec<_> = self.refused.iter().map(|(key, refusal)| (printable(key), *refusal)).collect();
-        let usual = self.policy.config.subnet_len;
-        let mut by_rank: Vec<((usize, bool, i64), &Vec<u8>, Lease)> = Vec::new();
-        for (place, leases) in self.leases.iter().enumerate() {
-            let rank = |created: i64, lease: Lease| (place, lease.subnet.prefix_len() != usual, created);
-            by_rank.extend(leases.iter().map(|(key, (created, lease))| (rank(*created, *lease), key, *lease)));
-        }
-        by_rank.sort_unstable_by_key(|(rank, key, _)| (*rank, *key));
         let mut taken: BTreeMap<Ipv4Addr, Lease> = BTreeMap::new();
-        for (_, key, lease) in by_rank {
+        for ((_, key), lease) in self.places.iter().flat_map(|places| &places.leases) {
             // The networks that are taken do not overlap: the nearest one below the end is the only one that can.
             let near = taken.range(..=lease.subnet.last()).next_back();
             if near.is_some_and(|(_, other)| other.subnet.overlaps(lease.subnet)) {
@@ -199,7 +228,7 @@ impl Roster {
             } else if taken.len() >= self.policy.limit {
                 refused.push((printable(key), Refusal::TooMany));
             } else {
-                taken.insert(lease.subnet.first(), lease);
+                taken.insert(lease.subnet.first(), *lease);
             }
         }
         Judged { leases: taken.into_values().collect(), refused, left_out: self.left_out }

@@ -576,3 +576,20 @@ fn the_limit_refuses_the_youngest_and_wrong_entries_take_no_places() {
     // Where one that counts is gone, only a new list can show what fits now.
     assert!(roster.remove(&good(2).key));
 }
+
+#[test]
+fn of_more_leases_than_there_are_places_the_youngest_leave_in_whatever_order_they_come() {
+    // A list comes in the order of the keys.
+    let young = (2..8).map(|n| Record { created: 100 + i64::from(n), ..good(n) });
+    let all: Vec<Record> = young.chain([Record { created: 1, ..good(9) }]).collect();
+    for order in [all.iter().collect::<Vec<_>>(), all.iter().rev().collect()] {
+        let mut roster = roster(3);
+        for record in order {
+            roster.put(record);
+        }
+        let judged = roster.judged();
+        let subnets: Vec<u8> = judged.leases.iter().map(|lease| lease.subnet.first().octets()[2]).collect();
+        assert_eq!((subnets, judged.left_out), (vec![2, 3, 9], 1));
+        assert!(roster.stored(&good(7).key).is_none() && roster.stored(&good(6).key).is_some());
+    }
+}
