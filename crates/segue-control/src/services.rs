@@ -12,6 +12,10 @@ use crate::place::{self, SERVICE};
 use crate::protocol::{Refused, Reloaded, ServiceRequest, ServiceResponse, ServiceState, ServiceTopic, Upgraded};
 use crate::suggest::nearest;
 
+/// Longest wait for services that say which instances are down. A service answers between its other events, some of
+/// which take seconds; together with [`ANSWER_TIME`] it is less than clients of the metrics have.
+const HIDDEN_TIME: Duration = Duration::from_millis(500);
+
 /// A running service of `segue run`.
 #[derive(Clone, Debug)]
 pub struct Service {
@@ -46,10 +50,15 @@ pub struct Found {
 /// Requests the state of every service of this user, of all at the same time. A socket without a listener is no
 /// failure.
 pub fn all() -> Found {
+    all_within(ANSWER_TIME)
+}
+
+/// Requests the states as [`all`] does; a service has `longest` for its answer.
+fn all_within(longest: Duration) -> Found {
     let mut found = Found::default();
     let sockets = sockets();
     let paths: Vec<&Path> = sockets.iter().map(|(_, path)| path.as_path()).collect();
-    let answers = query_all(&paths, &ServiceRequest::Get(ServiceTopic::Service).line(), ANSWER_TIME);
+    let answers = query_all(&paths, &ServiceRequest::Get(ServiceTopic::Service).line(), longest);
     for ((name, path), answer) in sockets.iter().zip(answers) {
         match answer.and_then(|answer| state(&answer)) {
             Ok(state) => found.services.push(Service { name: name.clone(), state, path: path.clone() }),
@@ -66,10 +75,10 @@ pub fn all() -> Found {
 }
 
 /// Requests the state of every instance as [`client::all`] does. Those without a process that are not found there,
-/// since their services could not open control sockets for them, have failed too.
+/// since their services could not open control sockets for them, have failed too, as far as these answer soon.
 pub fn instances() -> client::Found {
     let mut found = client::all();
-    for service in all().services {
+    for service in all_within(HIDDEN_TIME).services {
         let file = printable_line(&service.state.file);
         for name in service.state.hidden {
             if found.instances.iter().any(|instance| instance.name == name) {

@@ -237,19 +237,24 @@ fn clients_that_do_not_read_their_answers_give_way_to_another_one() {
     for key in ["ipv4/tcp_wmem", "ipv4/tcp_rmem"] {
         ground.a.set_sysctl(key, "4096 4096 4096").unwrap();
     }
-    let mut tunnel = ground.a.command(&ground.program);
-    tunnel.args("tunnel dev sg9 local 127.0.0.1 remote 127.0.0.2 encap gue -j".split(' '));
-    let mut tunnel = Process::spawn(tunnel, b"").unwrap();
-    tunnel.wait_for_line("\"event\":\"up\"", PATIENCE).unwrap();
+    let tunnel = |number: u16| {
+        let words = format!("tunnel dev sg{number} local 127.0.0.1 remote 127.0.0.2 encap gue port 609{number} -j");
+        let mut command = ground.a.command(&ground.program);
+        command.args(words.split(' '));
+        let mut tunnel = Process::spawn(command, b"").unwrap();
+        tunnel.wait_for_line("\"event\":\"up\"", PATIENCE).unwrap();
+        tunnel
+    };
+    let _tunnels: Vec<Process> = (1..7).map(tunnel).collect();
     let (mut server, address) = serving(&ground.a, &ground.program, &["--listen", "127.0.0.1:0"]);
     let address = address.unwrap();
-    let ask = |_| {
+    let request = |_| {
         let mut stream = traffic::inside(&ground.a, || TcpStream::connect(address)).unwrap();
         stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
         stream
     };
     // More than the server takes.
-    let slow: Vec<TcpStream> = (0..40).map(ask).collect();
+    let slow: Vec<TcpStream> = (0..40).map(request).collect();
     let (head, _) = get(&ground.a, address, "/healthz", "");
     // Those whose time is not over are still served.
     let port = format!(":{}", address.port());
@@ -295,8 +300,23 @@ fn instances_that_do_not_answer_or_answer_slowly_hold_up_no_scrape_of_the_others
     slow.iter().for_each(|name| trickle(&directory.file(&format!("{name}.sock"))));
     let mute = ["mute", "very-mute"];
     let _mute = mute.map(|name| UnixListener::bind(directory.file(&format!("{name}.sock"))).unwrap());
+    // A service whose main loop does something else.
+    let _busy = UnixListener::bind(directory.file("busy.service")).unwrap();
     let (mut server, address) = served_by(segue("metrics -j --listen 127.0.0.1:0"));
-    let (head, text) = get(&ground.a, address.unwrap(), "/metrics", "");
+    let connect = || {
+        let stream = traffic::inside(&ground.a, || TcpStream::connect(address.unwrap())).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    };
+    let (mut first, second) = (connect(), connect());
+    // Both are accepted once a later one has its answer, so that their time has begun.
+    get(&ground.a, address.unwrap(), "/", "");
+    first.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    // This request comes while the instances are asked for the first one.
+    let (head, _) = answer(second, "GET /metrics HTTP/1.1\r\n\r\n");
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    let (head, text) = answer(first, "");
     assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
     assert_eq!(samples(&text).get("segue_instance_info{name=\"sg9\",kind=\"tunnel\"}"), Some(&1.0), "{text}");
     let (head, text) = get(&ground.a, address.unwrap(), "/healthz", "");
