@@ -9,6 +9,10 @@ use std::time::Duration;
 
 use crate::sys::{Want, poll};
 
+/// Longest wait for room while no text was dropped before: a terminal has none while another process writes to it, or
+/// while 256 characters wait in a serial line, and a socket none while a quarter of its buffer is full.
+const MOMENT: Duration = Duration::from_millis(250);
+
 /// Whether texts are dropped instead of waiting for room.
 static DROPS: AtomicBool = AtomicBool::new(false);
 /// Number of texts that were dropped since the last one that was written.
@@ -20,8 +24,9 @@ pub fn never_wait() {
 }
 
 /// Returns what is to be written to stderr for `text`, with the number of texts that were dropped before it; `None`
-/// where it is dropped, since the reader leaves no room. A text has at most 4096 bytes (PIPE_BUF), for which there is
-/// room where a pipe is ready to be written to; the rest of a longer one may wait.
+/// where it is dropped, since the reader leaves no room; the first one of several waits for a moment. A text has at most
+/// 4096 bytes (PIPE_BUF), for which there is room where a pipe is ready to be written to; the rest of a longer one may
+/// wait.
 pub fn admit(text: &str) -> Option<Cow<'_, str>> {
     if !DROPS.load(Ordering::Relaxed) {
         return Some(Cow::Borrowed(text));
@@ -30,8 +35,9 @@ pub fn admit(text: &str) -> Option<Cow<'_, str>> {
 }
 
 fn admit_at<'a>(fd: BorrowedFd<'_>, text: &'a str, lost: &AtomicU64) -> Option<Cow<'a, str>> {
+    let longest = if lost.load(Ordering::Relaxed) == 0 { MOMENT } else { Duration::ZERO };
     // A descriptor that cannot be waited for, such as that of a file, has room.
-    if poll(&[(fd, Want::Write)], Duration::ZERO).is_ok_and(|ready| ready == [false]) {
+    if poll(&[(fd, Want::Write)], longest).is_ok_and(|ready| ready == [false]) {
         lost.fetch_add(1, Ordering::Relaxed);
         return None;
     }
@@ -46,6 +52,7 @@ fn admit_at<'a>(fd: BorrowedFd<'_>, text: &'a str, lost: &AtomicU64) -> Option<C
 mod tests {
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
+    use std::thread;
 
     use super::*;
 
@@ -66,5 +73,24 @@ mod tests {
         // A reader that is gone is no reason to drop anything: the write fails.
         drop(far);
         assert!(admit_at(near.as_fd(), "six", &lost).is_some());
+    }
+
+    #[test]
+    fn what_finds_room_a_moment_later_is_not_dropped() {
+        // The reader of a busy machine may take longer than a moment.
+        let is_admitted = (0..10).any(|_| {
+            let (near, mut far) = UnixStream::pair().unwrap();
+            near.set_nonblocking(true).unwrap();
+            while matches!((&near).write(&[0; 4096]), Ok(1..)) {}
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    thread::sleep(Duration::from_millis(20));
+                    far.set_nonblocking(true).unwrap();
+                    while matches!(far.read(&mut [0; 4096]), Ok(1..)) {}
+                });
+                admit_at(near.as_fd(), "text", &AtomicU64::new(0)).is_some()
+            })
+        });
+        assert!(is_admitted);
     }
 }
