@@ -50,6 +50,13 @@ impl Form {
             (LogFormat::Logfmt, is_journal) | (LogFormat::Auto, is_journal @ true) => Form::Lines { is_journal },
         }
     }
+
+    /// Returns the line about messages that were lost.
+    pub(crate) fn lost(self, what: &str) -> String {
+        let Form::Lines { is_journal } = self else { return format!("warning: {what}\n") };
+        let line = LogEntry::new(LogEvent::Lost, what).logfmt();
+        format!("{}{line}\n", front(is_journal, Priority::Warning))
+    }
 }
 
 /// Returns whether stderr is connected to the journal (systemd.exec(5), `$JOURNAL_STREAM`).
@@ -198,11 +205,8 @@ impl Subscriber for Events {
     }
 
     fn record(&self, _: &Id, _: &Record<'_>) {}
-
     fn record_follows_from(&self, _: &Id, _: &Id) {}
-
     fn enter(&self, _: &Id) {}
-
     fn exit(&self, _: &Id) {}
 }
 

@@ -79,7 +79,8 @@ impl Out {
 
     /// Returns the output settings of a command that continues when stdout is closed.
     pub(crate) fn unattended(&self) -> Arc<dyn Report> {
-        segue_host::stderr::never_wait();
+        let form = self.form;
+        segue_host::stderr::never_wait(move |lost| form.lost(lost));
         Arc::new(Out { on_closed: OnClosed::Ignore, ..*self })
     }
 

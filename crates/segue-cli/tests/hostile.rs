@@ -169,21 +169,29 @@ kill -0 $parent && echo alive; kill -KILL $parent"
     assert!(ran.stderr.contains("cannot find the process of fake"), "{ran:?}");
 }
 
-/// Tests that a tunnel starts, and ends, although no process reads its full stderr, and says later what was lost.
+/// Tests that a tunnel starts, and ends, although no process reads its full stderr, and says later what was lost, in the
+/// form of its log.
 #[test]
 fn an_instance_does_not_wait_for_the_reader_of_its_stderr() {
-    let Some(ran) = of_a_service(
-        "mkfifo pipe; exec 9<>pipe; head -c 65536 /dev/zero >&9
-$SEGUE tunnel dev sg0 local 198.18.0.1 remote 198.18.0.2 encap gue 2>pipe 9>&- & tunnel=$!
+    for form in ["text", "logfmt"] {
+        let script = "mkfifo pipe; exec 9<>pipe; head -c 65536 /dev/zero >&9
+$SEGUE tunnel dev sg0 local 198.18.0.1 remote 198.18.0.2 encap gue --log-format FORM 2>pipe 9>&- & tunnel=$!
 first=$(another none); [ -n \"$first\" ] && echo up
 head -c 65536 <&9 > /dev/null
 kill -TERM $tunnel; wait $tunnel; echo \"end $?\"
-timeout 1 cat <&9; true",
-    ) else {
-        return;
-    };
-    let lines: Vec<&str> = ran.stdout.lines().collect();
-    assert_eq!(lines[..2], ["up", "end 0"], "{ran:?}");
-    assert!(lines[2].starts_with("warning: ") && lines[2].ends_with(" lost, since stderr was not read"), "{ran:?}");
-    assert!(lines[3..].iter().any(|line| line.contains("is down")), "{ran:?}");
+timeout 1 cat <&9; true";
+        let Some(ran) = of_a_service(&script.replace("FORM", form)) else { return };
+        let lines: Vec<&str> = ran.stdout.lines().collect();
+        assert_eq!(lines[..2], ["up", "end 0"], "{form}: {ran:?}");
+        assert!(lines[3..].iter().any(|line| line.contains("is down")), "{form}: {ran:?}");
+        let lost = lines[2].trim_end_matches('"');
+        assert!(lost.ends_with(" lost, since stderr was not read"), "{form}: {ran:?}");
+        match form {
+            "text" => assert!(lost.starts_with("warning: "), "{ran:?}"),
+            _ => {
+                assert!(lost.contains(" id=lost msg=\""), "{ran:?}");
+                assert!(lines[2..].iter().all(|line| line.starts_with("t=") && line.contains(" id=")), "{ran:?}");
+            }
+        }
+    }
 }

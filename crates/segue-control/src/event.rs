@@ -69,6 +69,7 @@ events! {
     Forwarding = "forwarding" Warning "The kernel forwards between the interfaces of a gateway too.", "The line has the setting to change.";
     Sandbox = "sandbox" Notice "A part of the sandbox is missing in this kernel.", "segue doctor names it; run without --weak-sandbox to refuse.";
     Output = "output" Notice "The reader of stdout is gone.", "No action is needed.";
+    Lost = "lost" Warning "Messages were lost, since stderr was not read.", "Find out why its reader is slow or hangs.";
     Offload = "offload" Warning "The kernel refused an offload; packets take the slow path.", "segue stat --why says what it costs.";
     Link = "link" Info "The link of an adapter has changed.", "Look at the cable where it should be up.";
     Adapter = "adapter" Warning "An adapter was unplugged, came back, or failed an access.", "Plug it in; segue lan78xx list shows the adapters.";
