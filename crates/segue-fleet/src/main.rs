@@ -1,6 +1,7 @@
 //! The program `segue-fleet`, which `segue fleet` starts: command line, log and signals. The library does the work.
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use segue_control::confinement::{Needs, confine};
-use segue_control::error::{Error, Kind, printable};
+use segue_control::error::{Error, Kind, printable, printable_line};
 use segue_control::fleet::{self, FleetState};
 use segue_control::peers::{self, Encap};
 use segue_fleet::agent::{self, Announce, Settings};
@@ -40,7 +41,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprint!("{}", text(&error));
+            to_stderr(&text(&error));
             ExitCode::from(error.kind.exit_code())
         }
     }
@@ -51,6 +52,13 @@ fn text(error: &Error) -> String {
     let lines = |text: &str| text.replace('\n', "\n      ");
     let why = error.why.as_ref().map(|why| format!("why:  {}\n", lines(why))).unwrap_or_default();
     format!("error: {}\n{why}try:  {}\n", error.message, lines(&error.hint))
+}
+
+/// Writes to stderr, ignoring errors such as a closed stderr; the agent does not wait for its reader.
+fn to_stderr(text: &str) {
+    if let Some(text) = segue_host::stderr::admit(text) {
+        let _ = std::io::stderr().write_all(text.as_bytes());
+    }
 }
 
 /// Runs `segue fleet etcd`.
@@ -101,6 +109,8 @@ fn etcd(args: &Etcd) -> Result<(), Error> {
         Error::system("cannot read signals", &error, "segue doctor").why("the kernel has no signalfd")
     })?;
     let before = SubnetEnv::read(&subnet_file).map(|file| file.subnet);
+    // While the loop waits, the other threads do too, and the lease is not renewed.
+    segue_host::stderr::never_wait(|lost| format!("fleet: warning: {lost}\n"));
     let mut log = Log { failed: false };
     let lacks = give_up_rights(args, &client, &subnet_file)?;
     lacks.iter().for_each(|lack| log.note(&format!("note: {lack}")));
@@ -245,9 +255,7 @@ struct Log {
 
 impl Announce for Log {
     fn note(&mut self, text: &str) {
-        use std::io::Write;
-        // A closed stderr is no reason to end.
-        let _ = writeln!(std::io::stderr(), "fleet: {}", segue_control::error::printable_line(text));
+        to_stderr(&format!("fleet: {}\n", printable_line(text)));
     }
 
     fn state(&mut self, state: &FleetState) {

@@ -38,8 +38,9 @@ pub trait Report: Send + Sync {
     }
 }
 
-/// Writes `text` to stderr and ignores a closed stderr.
+/// Writes `text` to stderr, ignoring a closed stderr; a process of an instance does not wait for its reader.
 pub(crate) fn to_stderr(text: &str) {
+    let Some(text) = segue_host::stderr::admit(text) else { return };
     let mut stderr = io::stderr();
     let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
 }
