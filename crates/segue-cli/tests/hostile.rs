@@ -40,7 +40,7 @@ fn absent_instances_take_no_descriptors_from_others_and_are_all_named() {
         "(tunnel; gateways 60) > many.toml
 prlimit --nofile=196:196 $SEGUE run -c many.toml > said 2>&1 & service=$!
 first=$(another none)
-for n in $(seq 200); do $SEGUE stat --health 2>/dev/null | grep -q could.not.open && break; sleep 0.1; done
+for n in $(seq 200); do $SEGUE stat --health 2>/dev/null | grep -q no.control.socket && break; sleep 0.1; done
 kill -KILL $first
 second=$(another $first); [ -n \"$second\" ] && echo again
 $SEGUE stat --health; echo \"health $?\"
@@ -55,7 +55,7 @@ kill -TERM $service; wait $service; echo \"end $?\"",
         let name = format!("gw{n}: ");
         assert!(lines.iter().any(|line| line.starts_with(&name)), "{name}: {ran:?}");
     }
-    let hidden = lines.iter().filter(|line| line.contains("could not open its control socket")).count();
+    let hidden = lines.iter().filter(|line| line.contains("has no control socket for it now")).count();
     assert!(hidden > 40, "{hidden}: {ran:?}");
     assert_eq!(lines[lines.len() - 3..], ["health 1", "counted", "end 0"], "{ran:?}");
 }
@@ -83,6 +83,32 @@ kill -TERM $service; wait $service; echo \"end $?\"",
     let lines: Vec<&str> = ran.stdout.lines().collect();
     assert!(lines[0].starts_with("sg0: sg0 is down (`segue run` of /mnt/two.toml "), "{ran:?}");
     assert_eq!(lines[1..], ["well", "end 0"], "{ran:?}");
+}
+
+/// Tests that an instance stays down in HEALTH while a reload, which closes the socket that the service has for it,
+/// waits for the start of another one.
+#[test]
+fn an_instance_that_is_down_stays_so_during_a_reload() {
+    let Some(ran) = of_a_service(
+        "(tunnel; gateways 1) > two.toml
+$SEGUE run -c two.toml > said 2>&1 & service=$!
+another none > /dev/null
+is_down() { $SEGUE stat --health 2>/dev/null | grep -q '^gw1: '; }
+for n in $(seq 200); do is_down && break; sleep 0.05; done
+tunnel | sed 's/sg0/sg1/; $a port = 6081' >> two.toml
+# The new tunnel waits for the lock of the directory, for five seconds at most.
+exec 8>$SEGUE_RUNTIME_DIR/.lock; flock 8
+$SEGUE reload > /dev/null 2>&1 8>&- & reload=$!
+for n in $(seq 1000); do [ -e $SEGUE_RUNTIME_DIR/gw1.sock ] || break; sleep 0.01; done
+for n in $(seq 20); do is_down && { echo down; break; }; sleep 0.1; done
+flock -u 8; wait $reload
+for n in $(seq 200); do is_down && { echo \"still down\"; break; }; sleep 0.05; done
+kill -TERM $service; wait $service; echo \"end $?\"",
+    ) else {
+        return;
+    };
+    let lines: Vec<&str> = ran.stdout.lines().collect();
+    assert_eq!(lines, ["down", "still down", "end 0"], "{ran:?}");
 }
 
 /// Tests that a user that holds the names of claims, with full queues, keeps no gateway from its interfaces: neither

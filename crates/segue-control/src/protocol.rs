@@ -78,7 +78,7 @@ pub struct ServiceState {
     pub instances: Vec<String>,
     /// The names of the instances that are not up.
     pub absent: Vec<String>,
-    /// Names of those of them whose control socket could not be opened, so that clients do not find it.
+    /// Names of those of them that are down and for which no control socket is open, so that clients do not find them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hidden: Vec<String>,
 }

@@ -74,8 +74,8 @@ fn all_within(longest: Duration) -> Found {
     found
 }
 
-/// Requests the state of every instance as [`client::all`] does. Those without a process that are not found there,
-/// since their services could not open control sockets for them, have failed too, as far as these answer soon.
+/// Requests the state of every instance as [`client::all`] does. Those that are down and are not found there, since
+/// their services have no control sockets for them at the moment, have failed too, as far as these answer soon.
 pub fn instances() -> client::Found {
     let mut found = client::all();
     for service in all_within(HIDDEN_TIME).services {
@@ -84,8 +84,9 @@ pub fn instances() -> client::Found {
             if found.instances.iter().any(|instance| instance.name == name) {
                 continue;
             }
-            let why = format!("`segue run` of {file} starts it again, and could not open its control socket");
-            let error = Error::new(Kind::System, format!("{} is down", printable(&name)), "df /run; df -i /run");
+            let why = format!("`segue run` of {file} starts it again, and has no control socket for it now");
+            let hint = "df /run; df -i /run                  where it stays so";
+            let error = Error::new(Kind::System, format!("{} is down", printable(&name)), hint);
             found.failed.push((name, error.why(why)));
         }
     }

@@ -2,6 +2,7 @@
 //! newer program.
 
 mod child;
+mod down;
 pub mod file;
 mod handle;
 mod knobs;

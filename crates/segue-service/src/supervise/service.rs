@@ -21,6 +21,7 @@ use segue_host::sys::{self, Want};
 use serde_json::{Value, json};
 
 use super::child::{Instance, START, State, late};
+use super::down::Down;
 use super::lookup::{ANSWER, LateAnswers};
 use super::notify::Notify;
 use super::requests::{Change, Requests};
@@ -133,6 +134,7 @@ pub fn count(n: usize) -> String {
 pub struct Service {
     pub(super) configuration: Box<dyn Configuration>,
     pub(super) instances: Vec<Instance>,
+    down: Down,
     pub(super) netlink: Netlink,
     signals: Signals,
     pub(super) notify: Notify,
@@ -173,6 +175,7 @@ impl Service {
         Ok(Service {
             configuration,
             instances,
+            down: Down::default(),
             netlink,
             signals,
             notify,
@@ -353,7 +356,7 @@ impl Service {
             pid: std::process::id(),
             instances: owned(self.names(true)),
             absent: owned(self.names(false)),
-            hidden: self.instances.iter().filter(|one| one.is_hidden).map(|one| one.spec.name.clone()).collect(),
+            hidden: self.down.hidden(&self.instances),
         }
     }
 
@@ -462,6 +465,7 @@ impl Service {
         if ready.first().is_some_and(|ready| *ready) {
             self.receive_requests();
         }
+        self.down.note(&self.instances, Instant::now());
         let mut requests = std::mem::take(&mut self.requests);
         requests.serve(ready.get(clients..).unwrap_or_default(), || self.state());
         self.requests = requests;
