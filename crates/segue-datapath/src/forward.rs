@@ -20,7 +20,7 @@ segue::reasons! {
         NotIp = "route_not_ip": "The packet is not IP.",
         Source = "route_source": "The source is loopback, multicast, link-local, unspecified or reserved.",
         Own = "route_own_source": "The source is an address of this router.",
-        ReversePath = "route_reverse_path": "The route back to the source leads to another side.",
+        ReversePath = "route_reverse_path": "From inside, the source is not routed back there; from outside, it is routed to another side or is this host's.",
         Scope = "route_scope": "The destination is loopback, multicast, link-local, unspecified or reserved.",
         NoRoute = "route_none": "There is no route to the destination.",
         Blackhole = "route_blackhole": "The route is of type blackhole: the packet is dropped silently.",

@@ -144,7 +144,8 @@ pub const FAMILIES: &[Family] = &[
     gauge(
         "segue_instances_unanswered",
         "",
-        "Running instances that did not answer, or have the name of another one, so that their counters are missing here.",
+        "Instances that did not answer, have the name of another one, or are down without a control socket, so that \
+         their counters are missing here.",
         Values::Scrape(|s| s.failed.len() as f64),
     ),
     info("segue_instance_info", "name|kind", "A running instance: its name and kind.", Values::Kinds),

@@ -97,7 +97,7 @@ fn query(args: &Stat, out: &Out) -> Result<Document, Error> {
     Ok(Document { schema: SCHEMA.to_owned(), t: units::rfc3339(SystemTime::now()), instances, fleet, unanswered })
 }
 
-/// Returns the problem that an instance does not answer.
+/// Returns the problem that an instance does not answer, or is down without a control socket.
 fn complaint(error: &Error) -> Complaint {
     let (what, fix) = (error.message.clone(), Some(error.hint.clone()));
     Complaint { what, why: error.why.clone(), fix, ..Complaint::default() }
@@ -163,7 +163,7 @@ fn health(document: &Document, strict: bool, out: &Out) -> Result<(), Error> {
         out.note(&format!("note: {}", problem(name, note)));
     }
     let lines: Vec<String> = sick.iter().map(|(name, note)| problem(name, note)).collect();
-    let why = if document.unanswered.is_empty() { "the instance reports it" } else { "an instance does not answer" };
+    let why = if document.unanswered.is_empty() { "the instance reports it" } else { "an instance is silent or down" };
     match (document.instances.is_empty(), sick.is_empty()) {
         (true, _) => {
             Err(Error::new(Kind::Unhealthy, "nothing runs", "segue tunnel --help").why("no control socket answers"))
