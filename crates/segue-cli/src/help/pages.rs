@@ -203,7 +203,7 @@ none are set. IFNAME is the name of a port:
                                        profile lro; limit: .max_burst
   net.remcsum.dev.IFNAME.enable_remcsum  leave checksums to the receiver
   net.route.groups                     0 looks up the route of every packet
-  net.route.source_check               which sources are taken from each side
+  net.route.source_check               sources taken: off, strict, loose, inside
   net.nat.max_mappings, .max_mappings_per_host   limits of the NAT
   net.napi.dev.IFNAME.weight           most packets of one poll of IFNAME
   net.napi.budget, .busy_poll_us, .defer_wakeups, .flush_timeout_us, and

@@ -7,9 +7,10 @@ use std::net::IpAddr;
 use crate::route::{Action, Routes};
 
 /// Modes of the check; the knob's value is an index into this list.
-pub(super) const MODES: &[&str] = &["off", "strict", "loose"];
+pub(super) const MODES: &[&str] = &["off", "strict", "loose", "inside"];
 const OFF: u64 = 0;
 const STRICT: u64 = 1;
+const INSIDE_ALONE: u64 = 3;
 /// Index of the port on the inside.
 const INSIDE: u16 = 0;
 /// Number of results that are cached; a further one replaces another.
@@ -45,13 +46,14 @@ impl SourceCheck {
         self.results.fill(None);
     }
 
-    /// Returns whether a packet from `source` may be received on `port`: on the inside in strict mode if the route to
-    /// the source leaves by that port, in loose mode if there is a route at all. On the outside in strict mode unless
-    /// the source is an address of this host, or the route to it leaves by the other port; there may be none, since
-    /// outside hosts need no route to send.
+    /// Returns whether a packet from `source` may be received on `port`: on the inside in strict mode, and in the one
+    /// that checks the inside alone, if the route to the source leaves by that port, in loose mode if there is a route
+    /// at all. On the outside in strict mode unless the source is an address of this host, or the route to it leaves by
+    /// the other port; there may be none, since outside hosts need no route to send.
     #[inline]
     pub(super) fn allows(&mut self, routes: &Routes, port: u16, source: IpAddr) -> bool {
-        let (is_strict, is_inside) = (self.mode == STRICT, port == INSIDE);
+        let is_inside = port == INSIDE;
+        let is_strict = self.mode == STRICT || self.mode == INSIDE_ALONE && is_inside;
         if self.mode == OFF || !is_strict && !is_inside {
             return true;
         }
@@ -116,7 +118,8 @@ mod tests {
             ("2001:db8:2::7", false, true, true),
         ] {
             let source = source.parse().unwrap();
-            for (mode, allowed) in [[true; 2], [strict, outside], [loose, true]].into_iter().enumerate() {
+            let modes = [[true; 2], [strict, outside], [loose, true], [strict, true]];
+            for (mode, allowed) in modes.into_iter().enumerate() {
                 check.mode = mode as u64;
                 // The second answer is the remembered one.
                 for again in [false, true] {

@@ -124,7 +124,7 @@ pub fn knobs(names: [&str; 2], gro: [Option<gro::Config>; 2], budget: usize, has
 
 pub(super) fn tune_source_check(dial: &mut Dial<'_>, mode: &mut u64) {
     let help = "sources: strict, from IN those routed back there, from OUT those not routed elsewhere; loose, from IN \
-                those with a route";
+                those with a route; inside, from IN as strict, from OUT all";
     let values = Values::Names(source_check::MODES);
     dial.number(|| Knob { values, ..Knob::switch("net.route.source_check", help) }, mode);
 }

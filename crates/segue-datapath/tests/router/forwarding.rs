@@ -175,14 +175,14 @@ fn errors_over_ipv6_are_limited_and_packet_too_big_passes_beside_others() {
 
 /// Tests that packets from outside whose source is of the inside network, or an address of this host, reach no inside
 /// host, neither by its mapping nor by its own address, and cause no error there (RFC 6092, REC-6), unless the check is
-/// switched off for the outside.
+/// switched off for the outside, where that of the inside can stay strict.
 #[test]
 fn sources_of_the_inside_are_dropped_where_they_come_from_outside() {
     let mapped = ([198, 18, 2, 100], 7000);
     let genuine = [[198, 18, 2, 2], [198, 19, 0, 5], [203, 0, 113, 5]];
     // Two other hosts inside, the host of the mapping, and this host.
     let forged = [[198, 18, 1, 77], [10, 1, 0, 5], [198, 18, 1, 2], [192, 0, 2, 9]];
-    for (mode, passed, dropped) in [(1, 4, 6), (2, 9, 0), (0, 9, 0)] {
+    for (mode, passed, dropped) in [(1, 4, 6), (2, 9, 0), (0, 9, 0), (3, 9, 0)] {
         in_both_forms(|| {
             let mut here = Bench::with_nat(1500, Some(mapped.0.into()));
             here.local = Some([192, 0, 2, 9].into());
@@ -193,7 +193,11 @@ fn sources_of_the_inside_are_dropped_where_they_come_from_outside() {
                 knobs.follow(&mut 0, |dial| here.router.tune(dial));
             }
             here.give(0, vec![short(0, 64, ([198, 18, 1, 2], 7000), ([198, 18, 2, 2], 9))]);
+            // A host inside with an address of the outside.
+            here.give(0, vec![short(0, 64, ([198, 18, 2, 77], 7), ([198, 18, 2, 2], 9))]);
             here.rounds(SECOND);
+            let dropped_inside = here.number("in", Group::Drops, "route_reverse_path");
+            assert_eq!(dropped_inside, u64::from(mode == 1 || mode == 3), "{mode}");
             let over_v6 = |src: Ipv6Addr| {
                 let ip = Ip::V6(V6 { src: src.octets(), dst: v6(1, 2).octets(), ..V6::new(1, 0, 0) });
                 link(1).wrap(&Packet { ip, l4: udp(), data: vec![7; 10] }.bytes())
