@@ -19,7 +19,7 @@ impl Down {
         let is_far = |again: Instant| again >= now + SOON || now >= again + SOON;
         let is_down = |one: &&Instance| {
             let is_told = one.has_placeholder() || one.is_hidden || self.0.contains(&one.spec.name);
-            let is_left = one.absence().is_some() && !one.runs() && !one.is_replaced;
+            let is_left = !one.runs() && !one.is_replaced;
             !one.is_up() && (is_told || is_left && one.again.is_some_and(is_far))
         };
         self.0 = instances.iter().filter(is_down).map(|one| one.spec.name.clone()).collect();
@@ -35,15 +35,13 @@ impl Down {
 
 #[cfg(test)]
 mod tests {
-    use segue_control::error::{Error, Kind};
-
     use super::*;
-    use crate::supervise::spec::{InstancePlan, InstanceSpec, Kind as InstanceKind};
+    use crate::supervise::spec::{InstancePlan, InstanceSpec, Kind};
 
-    /// Returns an instance that could not be started, and is started again at the given time.
-    fn refused(again: Instant) -> [Instance; 1] {
+    /// Returns an instance without a process, as after an upgrade, that is started again at the given time.
+    fn waiting(again: Instant) -> [Instance; 1] {
         let mut instance = Instance::new(InstanceSpec {
-            kind: InstanceKind::Tunnel,
+            kind: Kind::Tunnel,
             name: "sg0".to_owned(),
             tokens: Vec::new(),
             assignments: Vec::new(),
@@ -51,7 +49,6 @@ mod tests {
             plan: InstancePlan::Tunnels(Vec::new()),
             unresolved: None,
         });
-        instance.refuse(&Error::new(Kind::System, "none", "none"));
         instance.again = Some(again);
         [instance]
     }
@@ -61,7 +58,7 @@ mod tests {
         let now = Instant::now() + Duration::from_secs(60);
         let second = Duration::from_secs(1);
         let hidden = |down: &mut Down, again: Instant| {
-            let instances = refused(again);
+            let instances = waiting(again);
             down.note(&instances, now);
             down.hidden(&instances)
         };
