@@ -488,38 +488,98 @@ fn replace_the_table_while_a_file_passes(ground: &Ground, words: &str) -> Tunnel
     a
 }
 
+/// Returns a table of one peer.
+fn of_one(remote: &str) -> String {
+    format!(r#"{{"peers":[{{"prefix":"198.19.7.0/24","remote":"{remote}"}}]}}"#)
+}
+
+/// A service at A with one tunnel, whose table is empty at first.
+struct Service<'g> {
+    ground: &'g Ground,
+    _process: Process,
+    folder: Directory,
+}
+
+impl Service<'_> {
+    /// Starts the service, and waits until its tunnel answers.
+    #[track_caller]
+    fn start(ground: &Ground) -> Service<'_> {
+        let folder = Directory::new();
+        fs::write(folder.file("segue.toml"), Service::tunnel("none", "198.19.1.1/24")).unwrap();
+        let mut command = ground.a.command(&ground.program);
+        command.arg("run").arg("-c").arg(folder.file("segue.toml"));
+        let process = Process::spawn(command, b"").expect("segue run starts");
+        let begin = Instant::now();
+        while !try_peer(ground, true, &format!("list {DEVICE}"), "").status.success() {
+            assert!(begin.elapsed() < PATIENCE, "the service is not up");
+            thread::sleep(Duration::from_millis(50));
+        }
+        Service { ground, _process: process, folder }
+    }
+
+    /// Returns the text of the tunnel in the file of the service.
+    fn tunnel(peers: &str, address: &str) -> String {
+        format!("[[tunnel]]\ndev = \"{DEVICE}\"\npeers = \"{peers}\"\nlocal = \"198.18.0.1\"\naddr = \"{address}\"\n")
+    }
+
+    fn write(&self, peers: &str, address: &str) {
+        fs::write(self.folder.file("segue.toml"), Service::tunnel(peers, address)).unwrap();
+    }
+
+    /// Reloads the file, which must succeed or not, and returns what is said.
+    #[track_caller]
+    fn reloads(&self, succeeds: bool) -> String {
+        let output = self.ground.a.command(&self.ground.program).arg("reload").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.success(), succeeds, "{said}");
+        said
+    }
+
+    /// Returns the number of the table, and its remotes.
+    fn remotes(&self) -> (u64, Vec<String>) {
+        let listed = peer(self.ground, true, &format!("list {DEVICE}"), "");
+        let remotes =
+            listed["peers"].as_array().unwrap().iter().map(|peer| peer["remote"].as_str().unwrap().to_owned());
+        (listed["generation"].as_u64().unwrap(), remotes.collect())
+    }
+}
+
+#[test]
+fn a_tunnel_that_a_refused_reload_has_ended_gets_its_table_back() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    let service = Service::start(&ground);
+    let before = (42, vec!["198.18.0.3".to_owned()]);
+    let synced = format!(r#"{{"generation":42,{}"#, &of_one("198.18.0.3")[1..]);
+    peer(&ground, true, &format!("sync {DEVICE} -"), &synced);
+    // A tunnel cannot have its port, and the one with the table is to go, is to have another address, or a file.
+    let _taken = traffic::inside(&ground.a, || std::net::UdpSocket::bind("198.18.0.1:6099")).expect("a port");
+    let other = "[[tunnel]]\ndev = \"pt1\"\nlocal = \"198.18.0.1\"\nremote = \"198.18.0.2\"\nencap = \"gue\"\n\
+        port = 6099\nencap-dport = 6099\n";
+    let file = service.folder.file("peers.json");
+    fs::write(&file, of_one("198.18.0.4")).unwrap();
+    let with_file = Service::tunnel(file.to_str().unwrap(), "198.19.1.1/24");
+    for own in [String::new(), Service::tunnel("none", "198.19.1.2/24"), with_file] {
+        fs::write(service.folder.file("segue.toml"), own.clone() + other).unwrap();
+        let said = service.reloads(false);
+        assert!(said.contains("6099"), "{said}");
+        assert_eq!(service.remotes(), before, "{own}");
+    }
+    // A file that is not there.
+    service.write("/none/peers.json", "198.19.1.1/24");
+    let said = service.reloads(false);
+    assert!(said.contains("/none/peers.json"), "{said}");
+    assert_eq!(service.remotes(), before);
+}
+
 #[test]
 fn a_reload_keeps_the_table_and_loads_that_of_a_file_again() {
     let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
-    let folder = Directory::new();
-    let (config, file) = (folder.file("segue.toml"), folder.file("peers.json"));
-    let table = |remote: &str| format!(r#"{{"peers":[{{"prefix":"198.19.7.0/24","remote":"{remote}"}}]}}"#);
-    let write = |peers: &str, address: &str| {
-        let text = format!(
-            "[[tunnel]]\ndev = \"{DEVICE}\"\npeers = \"{peers}\"\nlocal = \"198.18.0.1\"\naddr = \"{address}\"\n"
-        );
-        fs::write(&config, text).unwrap();
-    };
-    write("none", "198.19.1.1/24");
-    let mut command = ground.a.command(&ground.program);
-    command.arg("run").arg("-c").arg(&config);
-    let _service = Process::spawn(command, b"").expect("segue run starts");
-    let begin = Instant::now();
-    while !try_peer(&ground, true, &format!("list {DEVICE}"), "").status.success() {
-        assert!(begin.elapsed() < PATIENCE, "the service is not up");
-        thread::sleep(Duration::from_millis(50));
-    }
-    let reload = || {
-        let output = ground.a.command(&ground.program).arg("reload").output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    };
-    let remotes = || {
-        let listed = peer(&ground, true, &format!("list {DEVICE}"), "");
-        let remotes =
-            listed["peers"].as_array().unwrap().iter().map(|peer| peer["remote"].as_str().unwrap().to_owned());
-        (listed["generation"].as_u64().unwrap(), remotes.collect::<Vec<_>>())
-    };
-    let synced = format!(r#"{{"generation":42,{}"#, &table("198.18.0.3")[1..]);
+    let service = Service::start(&ground);
+    let file = service.folder.file("peers.json");
+    let write = |peers: &str, address: &str| service.write(peers, address);
+    let reload = || drop(service.reloads(true));
+    let remotes = || service.remotes();
+    let synced = format!(r#"{{"generation":42,{}"#, &of_one("198.18.0.3")[1..]);
     peer(&ground, true, &format!("sync {DEVICE} -"), &synced);
     reload();
     assert_eq!(remotes(), (42, vec!["198.18.0.3".to_owned()]), "nothing has changed");
@@ -527,11 +587,11 @@ fn a_reload_keeps_the_table_and_loads_that_of_a_file_again() {
     reload();
     assert_eq!(remotes(), (42, vec!["198.18.0.3".to_owned()]), "the tunnel was made anew");
     // A file that was not there before has the table from now on, also when it changes.
-    fs::write(&file, table("198.18.0.4")).unwrap();
+    fs::write(&file, of_one("198.18.0.4")).unwrap();
     write(file.to_str().unwrap(), "198.19.1.2/24");
     reload();
     assert_eq!(remotes(), (1, vec!["198.18.0.4".to_owned()]));
-    fs::write(&file, table("198.18.0.5")).unwrap();
+    fs::write(&file, of_one("198.18.0.5")).unwrap();
     reload();
     assert_eq!(remotes(), (2, vec!["198.18.0.5".to_owned()]));
     // One that is wrong leaves the table of before, and the state says why.
@@ -550,7 +610,7 @@ fn a_reload_keeps_the_table_and_loads_that_of_a_file_again() {
     // Of single entries that are wrong each is refused by its name, and the others are in force: also at a start.
     let own = r#"{"prefix":"198.19.8.0/24","remote":"198.18.0.1"}"#;
     let foreign = r#"{"prefix":"198.19.9.0/24","remote":"198.18.0.9","encap":"ipip"}"#;
-    fs::write(&file, table("198.18.0.5").replace("]}", &format!(",{own},{foreign}]}}"))).unwrap();
+    fs::write(&file, of_one("198.18.0.5").replace("]}", &format!(",{own},{foreign}]}}"))).unwrap();
     for address in ["198.19.1.2/24", "198.19.1.3/24"] {
         write(file.to_str().unwrap(), address);
         reload();
@@ -561,7 +621,7 @@ fn a_reload_keeps_the_table_and_loads_that_of_a_file_again() {
         assert!(said.len() == 2 && said[0].contains("this end of the tunnel") && said[1].contains("ipip"), "{said:?}");
         assert_eq!(state().1, "peers_refused");
     }
-    fs::write(&file, table("198.18.0.6")).unwrap();
+    fs::write(&file, of_one("198.18.0.6")).unwrap();
     reload();
     assert_eq!((remotes(), state()), ((3, vec!["198.18.0.6".to_owned()]), Default::default()));
 }

@@ -182,8 +182,9 @@ impl Service {
             kept.iter().any(|spec| spec.name == *name) || handovers.iter().any(|handover| handover.of == *name)
         };
         // Changes begin here. Instances that are to go end first: their names and ports may be needed again.
-        let before = self.instances.iter().map(|instance| &instance.spec);
-        let (tables, lost) = tables::present(&fresh, before, &mut self.notify);
+        let ending = self.instances.iter().filter(|instance| !stays(instance)).map(|instance| &instance.spec);
+        let heirs = tables::heirs(&fresh, ending.clone());
+        let (mut tables, lost) = tables::present(ending, &mut self.notify);
         lost.iter().for_each(|error| self.complain(error));
         let (stay, go): (Vec<Instance>, Vec<Instance>) = self.instances.drain(..).partition(stays);
         self.instances = stay;
@@ -220,6 +221,7 @@ impl Service {
                 return Err(error);
             }
         }
+        tables.retain(|(name, _)| heirs.iter().any(|heir| heir.name == *name));
         let mut wrong = tables::restore(tables, &mut self.notify);
         wrong.extend(tables::load(kept.iter(), &mut self.notify));
         wrong.iter().for_each(|error| self.complain(error));

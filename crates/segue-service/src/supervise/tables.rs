@@ -1,5 +1,5 @@
-//! Preservation of peer tables over a reload: a restarted tunnel gets its previous table, and a continuing one reloads
-//! its file.
+//! Preservation of peer tables over a reload: a restarted tunnel gets its previous table, also where a refused reload
+//! had ended it, and a continuing one reloads its file.
 //!
 //! A table takes time to be made, and an instance may not answer: all tunnels are asked at the same time, and the
 //! service manager is told meanwhile that the service is alive. A large table is asked for or sent only where the
@@ -29,18 +29,12 @@ const TOGETHER: usize = 32;
 /// file system that does not answer.
 const LONGEST: Duration = Duration::from_secs(100);
 
-/// Returns the current tables of those `specs` that are to be restarted and have one, with their names, and the
-/// failures. `before` are the running instances. A file that was not there before has the table of the start.
+/// Returns the current tables of the instances `ending` that have one, with their names, and the failures.
 pub(super) fn present<'a>(
-    specs: &[InstanceSpec],
-    before: impl Iterator<Item = &'a InstanceSpec> + Clone,
+    ending: impl Iterator<Item = &'a InstanceSpec>,
     notify: &mut Notify,
 ) -> (Vec<(String, Table)>, Vec<Error>) {
-    let stays = |spec: &&InstanceSpec| {
-        let old = before.clone().find(|old| old.name == spec.name).and_then(InstanceSpec::table);
-        spec.table().zip(old).is_some_and(|(new, old)| new.file == old.file)
-    };
-    let names = specs.iter().filter(stays).map(|spec| spec.name.clone()).collect();
+    let names = ending.filter(|spec| spec.table().is_some()).map(|spec| spec.name.clone()).collect();
     let read = |name: &String, _: &AtomicBool| -> Result<(String, Table), Error> {
         client::one(name)?;
         Ok((name.clone(), client::peers(name)?.table()))
@@ -55,6 +49,19 @@ pub(super) fn present<'a>(
         }
     }
     (tables, lost)
+}
+
+/// Returns those of the new `specs` that get the table of the instance of `before` with their name: it has the same
+/// file of peers, or none. With a file that was not there before a tunnel has the table of its start.
+pub(super) fn heirs<'a>(
+    specs: &[InstanceSpec],
+    before: impl Iterator<Item = &'a InstanceSpec> + Clone,
+) -> Vec<InstanceSpec> {
+    let inherits = |spec: &&InstanceSpec| {
+        let old = before.clone().find(|old| old.name == spec.name).and_then(InstanceSpec::table);
+        spec.table().zip(old).is_some_and(|(new, old)| new.file == old.file)
+    };
+    specs.iter().filter(inherits).cloned().collect()
 }
 
 /// Restores the tables of restarted tunnels, unless the file of the start has a later one. Returns the failures.
