@@ -564,11 +564,29 @@ fn a_tunnel_that_a_refused_reload_has_ended_gets_its_table_back() {
         assert!(said.contains("6099"), "{said}");
         assert_eq!(service.remotes(), before, "{own}");
     }
-    // A file that is not there.
+}
+
+#[test]
+fn no_tunnel_ends_for_a_file_of_peers_that_is_no_table() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    let service = Service::start(&ground);
+    let file = service.folder.file("peers.json");
+    fs::write(&file, of_one("198.18.0.4")).unwrap();
+    service.write(file.to_str().unwrap(), "198.19.1.1/24");
+    service.reloads(true);
+    let state = || {
+        let stat = Stat::read(&ground.a, &ground.program, DEVICE);
+        (stat.json()["pid"].as_u64().expect("a number"), service.remotes())
+    };
+    let before = state();
+    // Its address differs, so that it would start anew; with the file of now it could not, whatever its address.
+    fs::write(&file, "[]").unwrap();
+    service.write(file.to_str().unwrap(), "198.19.1.2/24");
+    assert!(service.reloads(false).contains("this is no table"));
+    assert_eq!(state(), before);
     service.write("/none/peers.json", "198.19.1.1/24");
-    let said = service.reloads(false);
-    assert!(said.contains("/none/peers.json"), "{said}");
-    assert_eq!(service.remotes(), before);
+    assert!(service.reloads(false).contains("/none/peers.json"));
+    assert_eq!(state(), before);
 }
 
 #[test]

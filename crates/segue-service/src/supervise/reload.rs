@@ -177,6 +177,7 @@ impl Service {
         // An instance that is not up yet would not receive a request.
         self.settle();
         let Difference { kept, assignments_of, handovers, fresh, absent, mut outcome } = self.difference(specs)?;
+        tables::check(&fresh, &mut self.notify)?;
         let stays = |instance: &Instance| {
             let name = &instance.spec.name;
             kept.iter().any(|spec| spec.name == *name) || handovers.iter().any(|handover| handover.of == *name)

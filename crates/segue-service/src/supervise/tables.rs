@@ -6,6 +6,7 @@
 //! instance has just answered a small request.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -82,13 +83,35 @@ pub(super) fn restore(tables: Vec<(String, Table)>, notify: &mut Notify) -> Vec<
 /// Reloads the peer table file of each continuing tunnel that has one. Returns the failures, of which each tunnel that
 /// answers is told too.
 pub(super) fn load<'a>(specs: impl Iterator<Item = &'a InstanceSpec>, notify: &mut Notify) -> Vec<Error> {
+    of_files(specs, notify, |(name, path), is_over| load_one(name, path, is_over))
+}
+
+/// Checks the files with the peers of tunnels that are about to be started: one that is no table is found before
+/// running tunnels end for it. A pipe is the tunnel's to read, since it gives what it has once.
+///
+/// # Errors
+/// The first of the files that cannot be read, or are no table.
+pub(super) fn check(specs: &[InstanceSpec], notify: &mut Notify) -> Result<(), Error> {
+    let failures = of_files(specs.iter(), notify, |(name, path), _| {
+        let is_special = fs::metadata(path).is_ok_and(|found| !found.is_file());
+        if is_special { Ok(()) } else { read(name, path).map(drop) }
+    });
+    failures.into_iter().next().map_or(Ok(()), Err)
+}
+
+/// Calls `work` for each of the tunnels with its file of peers, if it has one. Returns the failures.
+fn of_files<'a>(
+    specs: impl Iterator<Item = &'a InstanceSpec>,
+    notify: &mut Notify,
+    work: fn(&(String, PathBuf), &AtomicBool) -> Result<(), Error>,
+) -> Vec<Error> {
     let with_file = |spec: &InstanceSpec| Some((spec.name.clone(), spec.table()?.file.clone()?));
     let all: Vec<(String, PathBuf)> = specs.filter_map(with_file).collect();
-    let outcomes = each(all.clone(), notify, |(name, path), is_over| load_one(name, path, is_over).err());
+    let outcomes = each(all.clone(), notify, work);
     let silent =
         |path: &Path| unread(path, &io::Error::new(io::ErrorKind::TimedOut, "its file system does not answer"));
-    let failures = all.iter().zip(outcomes).map(|((_, path), outcome)| outcome.unwrap_or_else(|| Some(silent(path))));
-    failures.flatten().collect()
+    let done = all.iter().zip(outcomes);
+    done.filter_map(|((_, path), outcome)| outcome.map_or_else(|| Some(silent(path)), Result::err)).collect()
 }
 
 /// Loads the peer table of the tunnel `name` from its file, unless that is over meanwhile.
@@ -154,7 +177,7 @@ fn read(name: &str, path: &Path) -> Result<Table, Error> {
 
 /// Returns the error for a file with peers that cannot be read.
 fn unread(path: &Path, error: &io::Error) -> Error {
-    Error::system(format!("cannot read the peers in {}", path.display()), error, "the table of before stays")
+    Error::system(format!("cannot read the peers in {}", path.display()), error, "correct the file, then: segue reload")
 }
 
 /// Calls `work` for each of `all`, many at the same time, while the service manager is told that the service is alive.
