@@ -594,24 +594,21 @@ fn a_reload_keeps_the_table_and_loads_that_of_a_file_again() {
     let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
     let service = Service::start(&ground);
     let file = service.folder.file("peers.json");
-    let write = |peers: &str, address: &str| service.write(peers, address);
-    let reload = || drop(service.reloads(true));
-    let remotes = || service.remotes();
     let synced = format!(r#"{{"generation":42,{}"#, &of_one("198.18.0.3")[1..]);
     peer(&ground, true, &format!("sync {DEVICE} -"), &synced);
-    reload();
-    assert_eq!(remotes(), (42, vec!["198.18.0.3".to_owned()]), "nothing has changed");
-    write("none", "198.19.1.2/24");
-    reload();
-    assert_eq!(remotes(), (42, vec!["198.18.0.3".to_owned()]), "the tunnel was made anew");
+    service.reloads(true);
+    assert_eq!(service.remotes(), (42, vec!["198.18.0.3".to_owned()]), "nothing has changed");
+    service.write("none", "198.19.1.2/24");
+    service.reloads(true);
+    assert_eq!(service.remotes(), (42, vec!["198.18.0.3".to_owned()]), "the tunnel was made anew");
     // A file that was not there before has the table from now on, also when it changes.
     fs::write(&file, of_one("198.18.0.4")).unwrap();
-    write(file.to_str().unwrap(), "198.19.1.2/24");
-    reload();
-    assert_eq!(remotes(), (1, vec!["198.18.0.4".to_owned()]));
+    service.write(file.to_str().unwrap(), "198.19.1.2/24");
+    service.reloads(true);
+    assert_eq!(service.remotes(), (1, vec!["198.18.0.4".to_owned()]));
     fs::write(&file, of_one("198.18.0.5")).unwrap();
-    reload();
-    assert_eq!(remotes(), (2, vec!["198.18.0.5".to_owned()]));
+    service.reloads(true);
+    assert_eq!(service.remotes(), (2, vec!["198.18.0.5".to_owned()]));
     // One that is wrong leaves the table of before, and the state says why.
     let state = || {
         let stat = Stat::read(&ground.a, &ground.program, DEVICE);
@@ -620,8 +617,8 @@ fn a_reload_keeps_the_table_and_loads_that_of_a_file_again() {
         (refused, of("code", &stat.json()["health"]), of("why", &stat.json()["health"]))
     };
     fs::write(&file, "[]").unwrap();
-    reload();
-    assert_eq!(remotes(), (2, vec!["198.18.0.5".to_owned()]));
+    service.reloads(true);
+    assert_eq!(service.remotes(), (2, vec!["198.18.0.5".to_owned()]));
     let (refused, code, why) = state();
     let is_named = refused.contains("this is no table") && why == refused;
     assert!(is_named && code == "peers_refused", "{refused}, {code}, {why}");
@@ -630,9 +627,9 @@ fn a_reload_keeps_the_table_and_loads_that_of_a_file_again() {
     let foreign = r#"{"prefix":"198.19.9.0/24","remote":"198.18.0.9","encap":"ipip"}"#;
     fs::write(&file, of_one("198.18.0.5").replace("]}", &format!(",{own},{foreign}]}}"))).unwrap();
     for address in ["198.19.1.2/24", "198.19.1.3/24"] {
-        write(file.to_str().unwrap(), address);
-        reload();
-        assert_eq!(remotes(), (2, vec!["198.18.0.5".to_owned()]), "{address}");
+        service.write(file.to_str().unwrap(), address);
+        service.reloads(true);
+        assert_eq!(service.remotes(), (2, vec!["198.18.0.5".to_owned()]), "{address}");
         let stat = Stat::read(&ground.a, &ground.program, DEVICE);
         let named = stat.json()["peers"]["refused_named"].as_array().cloned().unwrap_or_default();
         let said: Vec<&str> = named.iter().filter_map(|refused| refused["why"].as_str()).collect();
@@ -640,6 +637,14 @@ fn a_reload_keeps_the_table_and_loads_that_of_a_file_again() {
         assert_eq!(state().1, "peers_refused");
     }
     fs::write(&file, of_one("198.18.0.6")).unwrap();
-    reload();
-    assert_eq!((remotes(), state()), ((3, vec!["198.18.0.6".to_owned()]), Default::default()));
+    service.reloads(true);
+    assert_eq!((service.remotes(), state()), ((3, vec!["198.18.0.6".to_owned()]), Default::default()));
+    // So it is where the tunnel starts anew, and where another process takes it over.
+    for (number, remote, more) in [(4, "198.18.0.7", ""), (5, "198.18.0.8", "weak-sandbox = true\n")] {
+        fs::write(&file, of_one(remote)).unwrap();
+        let text = Service::tunnel(file.to_str().unwrap(), "198.19.1.4/24") + more;
+        fs::write(service.folder.file("segue.toml"), text).unwrap();
+        service.reloads(true);
+        assert_eq!(service.remotes(), (number, vec![remote.to_owned()]));
+    }
 }

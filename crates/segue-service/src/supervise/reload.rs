@@ -224,7 +224,8 @@ impl Service {
         }
         tables.retain(|(name, _)| heirs.iter().any(|heir| heir.name == *name));
         let mut wrong = tables::restore(tables, &mut self.notify);
-        wrong.extend(tables::load(kept.iter(), &mut self.notify));
+        let with_table = kept.iter().chain(&heirs).chain(handovers.iter().map(|handover| &handover.spec));
+        wrong.extend(tables::load(with_table, &mut self.notify));
         wrong.iter().for_each(|error| self.complain(error));
         outcome.failed = self.set_all(&assignments_of);
         outcome.knobs.retain(|name| !outcome.failed.contains(name));

@@ -1,5 +1,5 @@
 //! Preservation of peer tables over a reload: a restarted tunnel gets its previous table, also where a refused reload
-//! had ended it, and a continuing one reloads its file.
+//! had ended it, and then reloads its file as a continuing one does.
 //!
 //! A table takes time to be made, and an instance may not answer: all tunnels are asked at the same time, and the
 //! service manager is told meanwhile that the service is alive. A large table is asked for or sent only where the
@@ -80,8 +80,8 @@ pub(super) fn restore(tables: Vec<(String, Table)>, notify: &mut Notify) -> Vec<
     lost.filter(|error| error.kind != Kind::NotFound).collect()
 }
 
-/// Reloads the peer table file of each continuing tunnel that has one. Returns the failures, of which each tunnel that
-/// answers is told too.
+/// Reloads the peer table file of each of the tunnels that has one, over the table that it had before the reload.
+/// Returns the failures, of which each tunnel that answers is told too.
 pub(super) fn load<'a>(specs: impl Iterator<Item = &'a InstanceSpec>, notify: &mut Notify) -> Vec<Error> {
     of_files(specs, notify, |(name, path), is_over| load_one(name, path, is_over))
 }
