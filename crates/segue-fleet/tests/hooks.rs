@@ -17,6 +17,7 @@ use segue_control::error::{Error, Kind};
 use segue_control::model::{Instance, PeerTable};
 use segue_control::peers::{Change, Changes, Key, Peer, RefusedPeer, Table};
 use segue_control::protocol::{Request, Response, Topic};
+use segue_lab::Host;
 use serde_json::Value;
 
 const GUE: &str = r#"{"mode":"gue","port":6080,"remcsum":true}"#;
@@ -185,6 +186,65 @@ fn a_state_that_cannot_be_read_costs_no_host_and_lets_none_in_unchecked() {
     folder.call(&post, "");
     assert!(folder.refuse(&["add", "198.19.1.0/24", "198.18.0.3"], GUE).contains("refused"));
     folder.call(&["add", "198.19.3.0/24", "198.18.0.3"], GUE);
+}
+
+#[test]
+fn a_state_in_a_directory_that_is_not_the_one_of_new_files_costs_no_host() {
+    if let Some(why) = segue_lab::unavailable() {
+        return segue_lab::skip_this_test(&why);
+    }
+    let host = Host::new("hooks").unwrap();
+    let try_sh = |line: &str| host.run("sh", &["-ec", line]);
+    let sh = |line: &str| try_sh(line).unwrap();
+    // Root has two directories there, of which the hooks take the first one that can be written to.
+    sh("mount -t tmpfs -o mode=755 run /run; mkdir -m 755 /run/segue; mount -t tmpfs -o mode=755 run /run/segue");
+    let hook = |line: &str| {
+        let mut command = host.command(env!("CARGO_BIN_EXE_segue-fleet"));
+        command.args(["hook", "--dev", "sgf0"]).args(line.split(' '));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let _ = child.stdin.take().unwrap().write_all(GUE.as_bytes());
+        let output = child.wait_with_output().unwrap();
+        (output.status.success(), String::from_utf8(output.stderr).unwrap())
+    };
+    let done = |line: &str| assert_eq!(hook(line), (true, String::new()), "{line}");
+    let refused = |line: &str, why: &str| {
+        let (is_done, said) = hook(line);
+        assert!(!is_done && said.contains(why), "{line}: {said}");
+    };
+    let add = |n: u8| words("add", n).join(" ");
+    let peers = || {
+        let count = |folder: &str| {
+            let line = format!("cat {folder}/sgf0.peers.json 2>&1 | grep -o prefix | wc -l");
+            sh(&line).trim().to_owned()
+        };
+        ["/run/segue", "/run/segue-root"].map(count)
+    };
+    done("pre");
+    done(&add(2));
+    done(&add(3));
+    sh("mount -o remount,ro /run/segue");
+    for line in [add(4), add(2), words("del", 2).join(" "), "pre".to_owned()] {
+        refused(&line, "is in /run/segue, which cannot be written to now");
+    }
+    assert_eq!(peers(), ["2", "0"]);
+    sh("mount -o remount,rw /run/segue");
+    done(&add(4));
+    assert_eq!(peers(), ["3", "0"]);
+    // As by the package, whose service gets the directory: flanneld begins again in the other one.
+    if try_sh("chown 40124 /run/segue").is_err() {
+        return segue_lab::skip_this_test("a user namespace has one user");
+    }
+    refused(&add(5), "restart flanneld");
+    assert_eq!(peers(), ["3", "0"]);
+    done("pre");
+    done(&add(5));
+    assert_eq!(peers(), ["3", "1"]);
+    sh("chown 0 /run/segue");
+    refused(&add(6), "restart flanneld");
+    done("pre");
+    done(&add(6));
+    assert_eq!(peers(), ["1", "1"]);
 }
 
 #[test]

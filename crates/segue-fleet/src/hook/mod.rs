@@ -14,7 +14,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::net::Ipv4Addr;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,7 @@ use segue_control::client;
 use segue_control::error::{Error, Kind, printable};
 use segue_control::fleet::{self, Engine, FleetState, LastEvent, SCHEMA};
 use segue_control::peers::{Change, Changes, Key, Peer, RefusedPeer, Table};
+use segue_control::place;
 use segue_host::sys;
 use serde::Serialize;
 
@@ -145,30 +146,27 @@ impl Memory {
 }
 
 impl Hooks {
-    /// Opens the files as [`open`](Self::open) does, for a hook with which flanneld starts: what cannot be read begins
-    /// anew, since all other hosts follow.
+    /// Opens the files as [`open`](Self::open) does, for a hook with which flanneld starts: what cannot be read, or is
+    /// in a directory that is no longer this user's, begins anew, since all other hosts follow.
     fn begin(name: &str) -> Result<Hooks, Error> {
-        Hooks::locked(name, |_| Ok(Memory::default()))
+        Hooks::locked(name, true)
     }
 
     /// Opens and locks the files, after another hook has released them.
     ///
     /// # Errors
-    /// Where they cannot be opened, or the state cannot be read: without it no host could be checked, and the table
-    /// would lose all others.
+    /// Where they cannot be opened, or the state cannot be read, or is in another directory: without it no host could
+    /// be checked, and the table would lose all others.
     fn open(name: &str) -> Result<Hooks, Error> {
-        Hooks::locked(name, |error| {
-            let hint = "restart flanneld: it begins with pre and post, which write it anew";
-            Err(Error::new(Kind::System, format!("the state of the hooks of {name} cannot be read"), hint)
-                .why(format!("{name}.hook.json is damaged, or of a newer version: {error}")))
-        })
+        Hooks::locked(name, false)
     }
 
-    fn locked(name: &str, unreadable: impl Fn(serde_json::Error) -> Result<Memory, Error>) -> Result<Hooks, Error> {
+    fn locked(name: &str, begins: bool) -> Result<Hooks, Error> {
         let failed = |error: &io::Error| {
             Error::system(format!("cannot open what is known of {name}"), error, "id; ls -ld /run/segue")
                 .why("the hooks keep it beside the control sockets")
         };
+        let folder = place::stay().map_err(|error| failed(&error))?;
         let lock = fleet::lock_file(name, ".hook.lock").map_err(|error| failed(&error))?;
         let mut tries = 0;
         // Another hook holds it for milliseconds; flanneld starts one at a time.
@@ -183,9 +181,14 @@ impl Hooks {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        let memory = match path(name, ".hook.json").and_then(fs::read) {
-            Ok(bytes) => serde_json::from_slice(&bytes).or_else(unreadable)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Memory::default(),
+        let file = format!("{name}.hook.json");
+        let memory = match fs::read(folder.join(&file)) {
+            Ok(bytes) => match serde_json::from_slice::<Memory>(&bytes) {
+                Ok(memory) => memory,
+                Err(_) if begins => Memory::default(),
+                Err(error) => return Err(lost(name, &format!("is damaged, or of a newer version: {error}"))),
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => absent(name, &folder, &file, begins)?,
             Err(error) => return Err(failed(&error)),
         };
         Ok(Hooks { name: name.to_owned(), memory, _lock: lock })
@@ -346,12 +349,36 @@ impl Hooks {
     }
 }
 
+/// Returns the state where `folder` has none: an empty one, unless it is in another directory. A hook with which
+/// flanneld starts begins anew then, but not because of a moment in which that directory cannot be written to.
+fn absent(name: &str, folder: &Path, file: &str, begins: bool) -> Result<Memory, Error> {
+    let Some((other, is_preferred)) = place::elsewhere(folder, file) else { return Ok(Memory::default()) };
+    if is_preferred {
+        let hint = format!("df {}; then restart flanneld, which repeats no hook that failed", other.display());
+        return Err(lost(name, &format!("is in {}, which cannot be written to now", other.display())).hint(hint));
+    }
+    if !begins {
+        let (other, folder) = (other.display(), folder.display());
+        return Err(lost(name, &format!("is in {other}, and new files go to {folder} now")));
+    }
+    // It would be out of date if its directory were used again.
+    let _ = fs::remove_file(other.join(file));
+    Ok(Memory::default())
+}
+
+/// Returns the error for a state that is there and cannot be used.
+fn lost(name: &str, why: &str) -> Error {
+    let hint = "restart flanneld: it begins with pre and post, which write it anew";
+    Error::new(Kind::System, format!("the state of the hooks of {name} cannot be read"), hint)
+        .why(format!("{name}.hook.json {why}"))
+}
+
 fn unnoted(error: &io::Error) -> Error {
     Error::system("cannot note the change", error, "df /run").why("the table stays as it is")
 }
 
 fn path(name: &str, ending: &str) -> io::Result<PathBuf> {
-    fleet::path_for_new(name, ending)
+    Ok(place::stay()?.join(format!("{name}{ending}")))
 }
 
 fn argument<T>(text: &str, parsed: Option<T>, name: &str) -> Result<T, Error> {
