@@ -183,9 +183,10 @@ impl Service {
             kept.iter().any(|spec| spec.name == *name) || handovers.iter().any(|handover| handover.of == *name)
         };
         // Changes begin here. Instances that are to go end first: their names and ports may be needed again.
-        let ending = self.instances.iter().filter(|instance| !stays(instance)).map(|instance| &instance.spec);
-        let heirs = tables::heirs(&fresh, ending.clone());
-        let (mut tables, lost) = tables::present(ending, &mut self.notify);
+        let specs = self.instances.iter().filter(|instance| !stays(instance)).map(|instance| &instance.spec);
+        let ending: Vec<&InstanceSpec> = specs.collect();
+        let heirs = tables::heirs(&fresh, &ending);
+        let (mut tables, lost) = tables::present(&ending, &mut self.notify);
         lost.iter().for_each(|error| self.complain(error));
         let (stay, go): (Vec<Instance>, Vec<Instance>) = self.instances.drain(..).partition(stays);
         self.instances = stay;

@@ -31,11 +31,9 @@ const TOGETHER: usize = 32;
 const LONGEST: Duration = Duration::from_secs(100);
 
 /// Returns the current tables of the instances `ending` that have one, with their names, and the failures.
-pub(super) fn present<'a>(
-    ending: impl Iterator<Item = &'a InstanceSpec>,
-    notify: &mut Notify,
-) -> (Vec<(String, Table)>, Vec<Error>) {
-    let names = ending.filter(|spec| spec.table().is_some()).map(|spec| spec.name.clone()).collect();
+pub(super) fn present(ending: &[&InstanceSpec], notify: &mut Notify) -> (Vec<(String, Table)>, Vec<Error>) {
+    let with_table = ending.iter().filter(|spec| spec.table().is_some());
+    let names = with_table.map(|spec| spec.name.clone()).collect();
     let read = |name: &String, _: &AtomicBool| -> Result<(String, Table), Error> {
         client::one(name)?;
         Ok((name.clone(), client::peers(name)?.table()))
@@ -52,14 +50,11 @@ pub(super) fn present<'a>(
     (tables, lost)
 }
 
-/// Returns those of the new `specs` that get the table of the instance of `before` with their name: it has the same
+/// Returns those of the new `specs` that get the table of the instance of `ending` with their name: it has the same
 /// file of peers, or none. With a file that was not there before a tunnel has the table of its start.
-pub(super) fn heirs<'a>(
-    specs: &[InstanceSpec],
-    before: impl Iterator<Item = &'a InstanceSpec> + Clone,
-) -> Vec<InstanceSpec> {
+pub(super) fn successors(specs: &[InstanceSpec], ending: &[&InstanceSpec]) -> Vec<InstanceSpec> {
     let inherits = |spec: &&InstanceSpec| {
-        let old = before.clone().find(|old| old.name == spec.name).and_then(InstanceSpec::table);
+        let old = ending.iter().find(|old| old.name == spec.name).and_then(|old| old.table());
         spec.table().zip(old).is_some_and(|(new, old)| new.file == old.file)
     };
     specs.iter().filter(inherits).cloned().collect()
@@ -87,16 +82,20 @@ pub(super) fn load<'a>(specs: impl Iterator<Item = &'a InstanceSpec>, notify: &m
 }
 
 /// Checks the files with the peers of tunnels that are about to be started: one that is no table is found before
-/// running tunnels end for it. A pipe is the tunnel's to read, since it gives what it has once.
+/// running tunnels end for it.
 ///
 /// # Errors
 /// The first of the files that cannot be read, or are no table.
 pub(super) fn check(specs: &[InstanceSpec], notify: &mut Notify) -> Result<(), Error> {
-    let failures = of_files(specs.iter(), notify, |(name, path), _| {
-        let is_special = fs::metadata(path).is_ok_and(|found| !found.is_file());
-        if is_special { Ok(()) } else { read(name, path).map(drop) }
-    });
+    let failures = of_files(specs.iter(), notify, |(name, path), _| check_one(name, path));
     failures.into_iter().next().map_or(Ok(()), Err)
+}
+
+/// Checks the file with the peers of the tunnel `name`. A pipe is the tunnel's to read: it gives what it has once.
+fn check_one(name: &str, path: &Path) -> Result<(), Error> {
+    let _now = ReadNow::begin(name, path)?;
+    let is_special = fs::metadata(path).is_ok_and(|found| !found.is_file());
+    if is_special { Ok(()) } else { table_of(path).map(drop) }
 }
 
 /// Calls `work` for each of the tunnels with its file of peers, if it has one. Returns the failures.
@@ -154,6 +153,13 @@ impl<'n> ReadNow<'n> {
         // Not made in vain: to drop it would take the tunnel out.
         is_new.then(|| ReadNow(name))
     }
+
+    /// Notes it as [`of`](Self::of) does. Refuses where an earlier reload still waits for the file: a thread cannot be
+    /// taken back from a file system that does not answer, and each reload would leave one more.
+    fn begin(name: &'n str, path: &Path) -> Result<ReadNow<'n>, Error> {
+        let busy = || io::Error::new(io::ErrorKind::ResourceBusy, "an earlier reload still waits for its file system");
+        ReadNow::of(name).ok_or_else(|| unread(path, &busy()))
+    }
 }
 
 impl Drop for ReadNow<'_> {
@@ -162,11 +168,14 @@ impl Drop for ReadNow<'_> {
     }
 }
 
-/// Reads the file with the peers of the tunnel `name`. Refuses where an earlier reload still waits for it: a thread
-/// cannot be taken back from a file system that does not answer, and each reload would leave one more.
+/// Reads the file with the peers of the tunnel `name`, unless an earlier reload still waits for it.
 fn read(name: &str, path: &Path) -> Result<Table, Error> {
-    let busy = || io::Error::new(io::ErrorKind::ResourceBusy, "an earlier reload still waits for its file system");
-    let _now = ReadNow::of(name).ok_or_else(|| unread(path, &busy()))?;
+    let _now = ReadNow::begin(name, path)?;
+    table_of(path)
+}
+
+/// Reads a file with peers, within its limits.
+fn table_of(path: &Path) -> Result<Table, Error> {
     let text = file::read(path, TABLE_LEN).map_err(|error| unread(path, &error))?;
     if text.len() > TABLE_LEN {
         let why = format!("it has more than {TABLE_LEN} bytes");
@@ -241,8 +250,11 @@ mod tests {
             |name| read(name, Path::new("/dev/null")).unwrap_err().sentence().contains("an earlier reload");
         let waiting = ReadNow::of("still0").unwrap();
         assert!(is_refused("still0"));
+        // Neither is it looked at: that waits too.
+        assert!(check_one("still0", Path::new("/dev/null")).is_err());
         assert!(!is_refused("still1"), "another tunnel with the same file");
         drop(waiting);
         assert_eq!([is_refused("still0"), is_refused("still0")], [false; 2]);
+        assert!(check_one("still0", Path::new("/dev/null")).is_ok());
     }
 }
