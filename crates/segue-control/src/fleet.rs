@@ -21,7 +21,7 @@ const SILENCE: u64 = 90;
 /// Name of the schema of the agent's document.
 pub const SCHEMA: &str = "segue.fleet/1";
 /// The suffix of the file name, after the name of the tunnel.
-const ENDING: &str = ".fleet.json";
+pub const ENDING: &str = ".fleet.json";
 /// Longest file that is read, bytes.
 const FILE_LEN: u64 = 1 << 20;
 
@@ -204,10 +204,9 @@ pub fn path_for_new(name: &str, ending: &str) -> io::Result<PathBuf> {
     Ok(place::for_new()?.join(format!("{name}{ending}")))
 }
 
-/// Opens a lock file of the agent of the tunnel `name`. Only its owner can open it: no other user can hold the lock.
-pub fn lock_file(name: &str, ending: &str) -> io::Result<fs::File> {
-    let mut options = fs::File::options();
-    options.write(true).create(true).truncate(false).mode(0o600).open(path_for_new(name, ending)?)
+/// Opens the lock file `path` of an agent. Only its owner can open it: no other user can hold the lock.
+pub fn lock_file(path: &Path) -> io::Result<fs::File> {
+    fs::File::options().write(true).create(true).truncate(false).mode(0o600).open(path)
 }
 
 /// Writes the state of the fleet agent to its file, atomically.

@@ -31,9 +31,6 @@ const OF_ROOT: [&str; 2] = ["/run/segue", "/run/segue-root"];
 /// The only directory in which this process asks instances, once [`search_only`] has set it.
 static ONLY: OnceLock<PathBuf> = OnceLock::new();
 
-/// The directory for new files of this process, once [`stay`] has chosen it.
-static STAYS: OnceLock<PathBuf> = OnceLock::new();
-
 /// A directory that may hold control sockets.
 struct Place {
     path: PathBuf,
@@ -86,37 +83,31 @@ fn places() -> Vec<Place> {
 }
 
 /// Creates the directory for a new instance, the first one of this user that is writable, and returns its path: after
-/// [`search_only`] or [`stay`] that directory, so that a moment in which it cannot be written to changes nothing.
+/// [`search_only`] that directory, so that a moment in which it cannot be written to changes nothing.
 pub fn for_new() -> io::Result<PathBuf> {
-    if let Some(only) = ONLY.get().or_else(|| STAYS.get()) {
+    if let Some(only) = ONLY.get() {
         let _ = places().iter().find(|place| place.path == *only).map(make);
         return Ok(only.clone());
     }
+    first(|_| false)
+}
+
+/// Returns the directory for new instances, as [`for_new`] does, for a file of this name: also one that cannot be
+/// written to now, such as a full one, where it is this user's and has the file.
+pub fn for_file(name: &str) -> io::Result<PathBuf> {
+    first(|path| fs::symlink_metadata(path).is_ok_and(|data| trusted(&data)) && path.join(name).exists())
+}
+
+/// Returns the first directory of this user that can be written to, or is `taken` although it cannot.
+fn first(taken: impl Fn(&Path) -> bool) -> io::Result<PathBuf> {
     let mut last = io::Error::from_raw_os_error(libc::ENOENT);
     for place in places() {
         match make(&place) {
-            Ok(()) => return Ok(place.path),
-            Err(error) => last = error,
+            Err(error) if !taken(&place.path) => last = error,
+            _ => return Ok(place.path),
         }
     }
     Err(last)
-}
-
-/// Chooses the directory for new instances as [`for_new`] does, for the whole life of this process, and returns it.
-pub fn stay() -> io::Result<PathBuf> {
-    let directory = for_new()?;
-    Ok(STAYS.get_or_init(|| directory).clone())
-}
-
-/// Returns a directory other than `here` for new instances in which this user has a file of this name, and whether new
-/// instances would have that one if it could be written to.
-pub fn elsewhere(here: &Path, file: &str) -> Option<(PathBuf, bool)> {
-    let has_file = |path: &Path| fs::symlink_metadata(path.join(file)).is_ok_and(|data| data.uid() == sys::euid());
-    let paths: Vec<PathBuf> = places().into_iter().map(|place| place.path).collect();
-    let other = usable(paths.clone()).into_iter().find(|path| path != here && has_file(path))?;
-    let is_first = paths.iter().find(|path| **path == other || *path == here) == Some(&other);
-    let is_own = fs::symlink_metadata(&other).is_ok_and(|data| trusted(&data));
-    Some((other, is_first && is_own))
 }
 
 /// Limits the instances that this process asks to those of one directory: a service is to ask its own, and not those of

@@ -215,7 +215,7 @@ fn lock(name: &str) -> Result<File, Error> {
         Error::system("cannot lock the tunnel's table", error, "segue stat -d").why("two agents would undo one another")
     };
     let path = fleet::path_for_new(name, ".fleet.lock").map_err(|error| failed(&error))?;
-    let file = fleet::lock_file(name, ".fleet.lock").map_err(|error| failed(&error))?;
+    let file = fleet::lock_file(&path).map_err(|error| failed(&error))?;
     match sys::try_lock(&file) {
         Ok(true) => Ok(file),
         Ok(false) => Err(Error::new(

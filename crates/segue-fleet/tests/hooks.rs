@@ -196,7 +196,7 @@ fn a_state_in_a_directory_that_is_not_the_one_of_new_files_costs_no_host() {
     let host = Host::new("hooks").unwrap();
     let try_sh = |line: &str| host.run("sh", &["-ec", line]);
     let sh = |line: &str| try_sh(line).unwrap();
-    // Root has two directories there, of which the hooks take the first one that can be written to.
+    // Root has two directories there, of which the hooks take the first one.
     sh("mount -t tmpfs -o mode=755 run /run; mkdir -m 755 /run/segue; mount -t tmpfs -o mode=755 run /run/segue");
     let hook = |line: &str| {
         let mut command = host.command(env!("CARGO_BIN_EXE_segue-fleet"));
@@ -220,12 +220,14 @@ fn a_state_in_a_directory_that_is_not_the_one_of_new_files_costs_no_host() {
         };
         ["/run/segue", "/run/segue-root"].map(count)
     };
+    // No host before flanneld's own hooks: the network is not known.
+    refused(&add(2), "restart flanneld");
     done("pre");
     done(&add(2));
     done(&add(3));
     sh("mount -o remount,ro /run/segue");
     for line in [add(4), add(2), words("del", 2).join(" "), "pre".to_owned()] {
-        refused(&line, "is in /run/segue, which cannot be written to now");
+        refused(&line, "cannot open what is known of sgf0");
     }
     assert_eq!(peers(), ["2", "0"]);
     sh("mount -o remount,rw /run/segue");
@@ -249,7 +251,7 @@ fn a_state_in_a_directory_that_is_not_the_one_of_new_files_costs_no_host() {
 
 #[test]
 fn a_file_of_an_earlier_version_costs_no_host() {
-    let folder = Folder::new("earlier");
+    let folder = Folder::begun("earlier");
     folder.must("add", 2);
     folder.must("add", 3);
     let path = folder.0.join("sgf0.hook.json");
@@ -478,6 +480,13 @@ fn words(call: &str, n: u8) -> [String; 3] {
 }
 
 impl Folder {
+    /// Returns a directory with the state that flanneld's first hook has left.
+    fn begun(name: &str) -> Folder {
+        let folder = Folder::new(name);
+        folder.call(&["pre"], "");
+        folder
+    }
+
     fn must(&self, call: &str, n: u8) {
         self.call(&words(call, n).each_ref().map(String::as_str), GUE);
     }
@@ -489,7 +498,7 @@ impl Folder {
 
 #[test]
 fn a_peer_whose_change_failed_is_sent_again_by_the_next_hook() {
-    let folder = Folder::new("lost-add");
+    let folder = Folder::begun("lost-add");
     let tunnel = FakeTunnel::start(&folder);
     folder.must("add", 2);
     folder.must("add", 3);
@@ -514,7 +523,7 @@ fn a_peer_whose_change_failed_is_sent_again_by_the_next_hook() {
 
 #[test]
 fn a_peer_whose_removal_failed_is_removed_by_the_next_hook() {
-    let folder = Folder::new("lost-del");
+    let folder = Folder::begun("lost-del");
     let tunnel = FakeTunnel::start(&folder);
     for n in 2..6 {
         folder.must("add", n);
@@ -548,7 +557,7 @@ fn a_peer_whose_removal_failed_is_removed_by_the_next_hook() {
 
 #[test]
 fn a_tunnel_that_has_lost_its_table_gets_all_of_it_by_the_next_add() {
-    let folder = Folder::new("lost-table");
+    let folder = Folder::begun("lost-table");
     let tunnel = FakeTunnel::start(&folder);
     folder.must("add", 2);
     folder.must("add", 3);
@@ -561,7 +570,7 @@ fn a_tunnel_that_has_lost_its_table_gets_all_of_it_by_the_next_add() {
 
 #[test]
 fn a_peer_that_the_tunnel_refuses_is_not_kept_and_costs_no_other() {
-    let folder = Folder::new("refused");
+    let folder = Folder::begun("refused");
     folder.must("add", 2);
     folder.must("add", 3);
     folder.must("add", 4);

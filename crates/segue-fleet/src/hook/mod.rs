@@ -14,7 +14,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::net::Ipv4Addr;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -32,6 +32,8 @@ use crate::lease::VALUE_LEN;
 use crate::network::Network;
 use crate::refusal::Refusal;
 
+/// The file name suffix of the state that the next hook reads.
+const STATE: &str = ".hook.json";
 /// Interval at which a sweeper looks for new calls of `add`.
 const POLL: Duration = Duration::from_secs(1);
 /// Time for which a sweeper waits for the first call of `add`.
@@ -40,6 +42,8 @@ const LONGEST: Duration = Duration::from_secs(3600);
 /// Locked state files of one tunnel.
 struct Hooks {
     name: String,
+    /// The directory of all files, until the end of this hook.
+    folder: PathBuf,
     memory: Memory,
     _lock: File,
 }
@@ -101,8 +105,10 @@ pub fn del(name: &str, subnet: &str) -> Result<(), Error> {
 /// least one. flanneld starts one for each host in turn, which takes long where they are many or the registry is slow.
 /// A later round has a sweeper of its own.
 pub fn sweep(name: &str, round: u64, grace: Duration) -> Result<(), Error> {
-    let file = path(name, ".hook.json")
-        .map_err(|error| Error::system(format!("cannot find what is known of {name}"), &error, "ls -ld /run/segue"))?;
+    let file = format!("{name}{STATE}");
+    let file = place::for_file(&file)
+        .map_err(|error| Error::system(format!("cannot find what is known of {name}"), &error, "ls -ld /run/segue"))?
+        .join(file);
     let (mut adds, mut last_add) = (0, Instant::now());
     loop {
         // A later round, or no file any more: there is nothing to wait for.
@@ -146,28 +152,42 @@ impl Memory {
 }
 
 impl Hooks {
-    /// Opens the files as [`open`](Self::open) does, for a hook with which flanneld starts: what cannot be read, or is
-    /// in a directory that is no longer this user's, begins anew, since all other hosts follow.
+    /// Opens the files as [`open`](Self::open) does, for a hook with which flanneld starts: a state that cannot be
+    /// read, or is not there, begins anew, since all other hosts follow.
     fn begin(name: &str) -> Result<Hooks, Error> {
-        Hooks::locked(name, true)
+        let (mut hooks, memory) = Hooks::locked(name)?;
+        // One that was left in another directory would be out of date if that were used again.
+        for other in place::to_search().iter().filter(|other| **other != hooks.folder) {
+            let _ = fs::remove_file(other.join(format!("{name}{STATE}")));
+        }
+        hooks.memory = memory.unwrap_or_default();
+        Ok(hooks)
     }
 
     /// Opens and locks the files, after another hook has released them.
     ///
     /// # Errors
-    /// Where they cannot be opened, or the state cannot be read, or is in another directory: without it no host could
-    /// be checked, and the table would lose all others.
+    /// Where they cannot be opened, or the state cannot be read, or is not there: without it no host could be checked,
+    /// and the table would lose all others.
     fn open(name: &str) -> Result<Hooks, Error> {
-        Hooks::locked(name, false)
+        let (mut hooks, memory) = Hooks::locked(name)?;
+        hooks.memory = memory.map_err(|why| {
+            let hint = "restart flanneld: it begins with pre and post, which write it anew";
+            Error::new(Kind::System, format!("the state of the hooks of {name} cannot be read"), hint)
+                .why(format!("{name}{STATE} {why}"))
+        })?;
+        Ok(hooks)
     }
 
-    fn locked(name: &str, begins: bool) -> Result<Hooks, Error> {
+    /// Opens and locks the files, and reads the state, or says what is wrong with it.
+    fn locked(name: &str) -> Result<(Hooks, Result<Memory, String>), Error> {
         let failed = |error: &io::Error| {
             Error::system(format!("cannot open what is known of {name}"), error, "id; ls -ld /run/segue")
                 .why("the hooks keep it beside the control sockets")
         };
-        let folder = place::stay().map_err(|error| failed(&error))?;
-        let lock = fleet::lock_file(name, ".hook.lock").map_err(|error| failed(&error))?;
+        let file = format!("{name}{STATE}");
+        let folder = place::for_file(&file).map_err(|error| failed(&error))?;
+        let lock = fleet::lock_file(&folder.join(format!("{name}.hook.lock"))).map_err(|error| failed(&error))?;
         let mut tries = 0;
         // Another hook holds it for milliseconds; flanneld starts one at a time.
         while !sys::try_lock(&lock).map_err(|error| failed(&error))? {
@@ -181,17 +201,13 @@ impl Hooks {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        let file = format!("{name}.hook.json");
-        let memory = match fs::read(folder.join(&file)) {
-            Ok(bytes) => match serde_json::from_slice::<Memory>(&bytes) {
-                Ok(memory) => memory,
-                Err(_) if begins => Memory::default(),
-                Err(error) => return Err(lost(name, &format!("is damaged, or of a newer version: {error}"))),
-            },
-            Err(error) if error.kind() == io::ErrorKind::NotFound => absent(name, &folder, &file, begins)?,
+        let damaged = |error: serde_json::Error| format!("is damaged, or of a newer version: {error}");
+        let memory = match fs::read(folder.join(file)) {
+            Ok(bytes) => serde_json::from_slice::<Memory>(&bytes).map_err(damaged),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(format!("is not in {}", folder.display())),
             Err(error) => return Err(failed(&error)),
         };
-        Ok(Hooks { name: name.to_owned(), memory, _lock: lock })
+        Ok((Hooks { name: name.to_owned(), folder, memory: Memory::default(), _lock: lock }, memory))
     }
 
     /// Writes the state of the hooks, the table for a tunnel that starts, and the state for `segue stat`.
@@ -214,7 +230,7 @@ impl Hooks {
         };
         self.remember()
             .and_then(|()| self.write(".peers.json", &self.table()))
-            .and_then(|()| fleet::write(&state))
+            .and_then(|()| self.write(fleet::ENDING, &state))
             .map_err(|error| unnoted(&error))
     }
 
@@ -226,13 +242,13 @@ impl Hooks {
 
     /// Writes the state that the next hook call reads (`.hook.json`).
     fn remember(&self) -> io::Result<()> {
-        self.write(".hook.json", &self.memory)
+        self.write(STATE, &self.memory)
     }
 
     fn write(&self, ending: &str, document: &impl Serialize) -> io::Result<()> {
         let mut bytes = serde_json::to_vec(document)?;
         bytes.push(b'\n');
-        path(&self.name, ending).and_then(|path| fleet::replace(&path, &bytes))
+        fleet::replace(&self.folder.join(format!("{}{ending}", self.name)), &bytes)
     }
 
     /// Counts hosts that are refused.
@@ -349,36 +365,8 @@ impl Hooks {
     }
 }
 
-/// Returns the state where `folder` has none: an empty one, unless it is in another directory. A hook with which
-/// flanneld starts begins anew then, but not because of a moment in which that directory cannot be written to.
-fn absent(name: &str, folder: &Path, file: &str, begins: bool) -> Result<Memory, Error> {
-    let Some((other, is_preferred)) = place::elsewhere(folder, file) else { return Ok(Memory::default()) };
-    if is_preferred {
-        let hint = format!("df {}; then restart flanneld, which repeats no hook that failed", other.display());
-        return Err(lost(name, &format!("is in {}, which cannot be written to now", other.display())).hint(hint));
-    }
-    if !begins {
-        let (other, folder) = (other.display(), folder.display());
-        return Err(lost(name, &format!("is in {other}, and new files go to {folder} now")));
-    }
-    // It would be out of date if its directory were used again.
-    let _ = fs::remove_file(other.join(file));
-    Ok(Memory::default())
-}
-
-/// Returns the error for a state that is there and cannot be used.
-fn lost(name: &str, why: &str) -> Error {
-    let hint = "restart flanneld: it begins with pre and post, which write it anew";
-    Error::new(Kind::System, format!("the state of the hooks of {name} cannot be read"), hint)
-        .why(format!("{name}.hook.json {why}"))
-}
-
 fn unnoted(error: &io::Error) -> Error {
     Error::system("cannot note the change", error, "df /run").why("the table stays as it is")
-}
-
-fn path(name: &str, ending: &str) -> io::Result<PathBuf> {
-    Ok(place::stay()?.join(format!("{name}{ending}")))
 }
 
 fn argument<T>(text: &str, parsed: Option<T>, name: &str) -> Result<T, Error> {
