@@ -423,15 +423,16 @@ impl Transport for Client {
         if !targets.is_empty() && unanswered + targets.len() > MAX_UNLINKS {
             return self.lose();
         }
+        // In one message, so that the time to send it is that of one.
+        let mut message = Vec::with_capacity(targets.len() * HEADER_LEN);
         for target in targets {
             let number = self.number();
-            let mut message = Vec::with_capacity(HEADER_LEN);
             let mut header = self.header(number, endpoint, [target, 0, 0, 0, 0], [0; 8]);
             header.command = command::UNLINK;
             header.emit(&mut message);
             self.waiting.insert(number, Waiting::Unlink(target));
-            self.send(&message);
         }
+        self.send(&message);
     }
 
     fn clear_halt(&mut self, endpoint: u8) -> Result<(), Error> {
