@@ -238,13 +238,18 @@ fn statistics_that_come_short_are_an_error_and_change_nothing() {
 }
 
 /// A device at the other end of a network. While `keeps` is set, it gives no sent transfer back, and of those that are
-/// stalled or cancelled only the first; while `is_busy` is, its PHY is never ready.
+/// stalled or cancelled only the first; while `is_busy` is, its PHY is never ready; while `echoes` is, it answers each
+/// interrupt transfer at once.
 #[derive(Clone, Default)]
 struct Far {
     keeps: Rc<Cell<bool>>,
     is_busy: Rc<Cell<bool>>,
     /// Time that each request takes, nanoseconds.
     late: Rc<Cell<u64>>,
+    /// Time that the submission of each transfer takes, nanoseconds.
+    slow: Rc<Cell<u64>>,
+    echoes: Rc<Cell<bool>>,
+    echoed: u32,
     is_phy: bool,
     has_stalled: bool,
 }
@@ -264,6 +269,17 @@ impl Meddler for Far {
 
     fn delay(&self) -> u64 {
         if self.is_busy.get() { 20_000_000 } else { self.late.get() }
+    }
+
+    fn submission(&self) -> u64 {
+        self.slow.get()
+    }
+
+    fn answers(&mut self, transfer: &Transfer<Lent>) -> bool {
+        let answers = self.echoes.get() && transfer.request().endpoint == regs::endpoint::INTERRUPT;
+        self.echoed += u32::from(answers);
+        assert!(self.echoed < 1000, "the driver asks again and again");
+        answers
     }
 
     fn keeps(&mut self, transfer: &Transfer<Done>) -> bool {
@@ -347,6 +363,65 @@ fn a_device_that_answers_just_in_time_is_given_up() {
         }
         let took = driver.usb().now().0 - AGAIN.0;
         assert!(driver.is_gone() && took < 70 * SECOND, "{mode}: {took} ns");
+    }
+}
+
+/// Tests that transfers that a slow network takes just in time hold the driver up for less than the time after which an
+/// instance is ended: those for which there is no time wait for the next call, and nothing is lost.
+#[test]
+fn transfers_that_are_taken_just_in_time_leave_in_later_calls() {
+    const SECOND: u64 = 1_000_000_000;
+    const GIVEN: u16 = 30;
+    for (mode, config) in modes(Speed::Super) {
+        let it = Far::default();
+        let (mut driver, mut rx) = far(Config { rx_transfers: usize::from(GIVEN), ..config }, &it);
+        let mut tx = TxBatch::new();
+        for number in 0..GIVEN {
+            let packet = load(&mut rx, &datagram(true, number, 8900), Csum::Unknown);
+            assert!(tx.push(packet, driver.limits()).is_ok());
+            // Each received frame has a transfer of its own.
+            driver.usb().local.borrow_mut().model.receive(datagram(true, number, 100));
+            (0..2).for_each(|_| driver.usb().sleep(1_000_000));
+        }
+        it.slow.set(49 * SECOND / 10);
+        let (mut received, mut frames) = (0, Vec::new());
+        for _ in 0..30 {
+            let before = driver.usb().now();
+            driver.receive(&mut rx, 64).unwrap();
+            let between = driver.usb().now();
+            driver.transmit(&mut tx).unwrap();
+            tx.recycle(&mut rx.pool);
+            let took = [between.0 - before.0, driver.usb().now().0 - between.0];
+            assert!(took.iter().all(|took| *took < 25 * SECOND), "{mode}: {took:?} ns");
+            received += rx.packets.len();
+            rx.packets.clear();
+            let local = Rc::clone(&driver.usb().local);
+            frames.extend(std::iter::from_fn(|| local.borrow_mut().model.transmit()));
+        }
+        let all: Vec<_> = (0..GIVEN).map(|number| datagram(true, number, 8900)).collect();
+        let sent: Vec<_> = frames.iter().map(|frame| unpadded(frame)).collect();
+        assert!(sent == all && received == all.len(), "{mode}: {} and {received}", sent.len());
+        assert_eq!(driver.numbers().unplugs, 0, "{mode}: {:?}", driver.numbers());
+    }
+}
+
+#[test]
+fn a_device_that_answers_each_interrupt_transfer_just_in_time_is_given_up() {
+    const SECOND: u64 = 1_000_000_000;
+    for (mode, config) in modes(Speed::Super) {
+        let it = Far::default();
+        let (mut driver, mut rx) = far(config, &it);
+        it.slow.set(49 * SECOND / 10);
+        it.echoes.set(true);
+        driver.usb().local.borrow_mut().model.set_partner(None);
+        for _ in 0..10 {
+            let before = driver.usb().now();
+            driver.usb().sleep(SECOND / 10);
+            driver.receive(&mut rx, 64).unwrap();
+            let took = driver.usb().now().0 - before.0;
+            assert!(took < 40 * SECOND, "{mode}: {took} ns");
+        }
+        assert!(driver.is_gone(), "{mode}: {:?}", driver.numbers());
     }
 }
 

@@ -203,6 +203,15 @@ pub trait Meddler {
         let _ = transfer;
         false
     }
+    /// Returns the number of nanoseconds that the submission of a transfer takes.
+    fn submission(&self) -> u64 {
+        0
+    }
+    /// Returns whether the device answers a transfer before its submission ends.
+    fn answers(&mut self, transfer: &Transfer<Lent>) -> bool {
+        let _ = transfer;
+        false
+    }
     /// Receives a transfer that is to be submitted.
     fn submit(&mut self, transfer: &Transfer<Lent>) -> Result<(), usb::Error> {
         let _ = transfer;
@@ -216,12 +225,13 @@ impl Meddler for () {}
 pub struct Meddled<M> {
     pub local: Rc<RefCell<Local>>,
     pub meddler: M,
-    refused: Vec<Transfer<Done>>,
+    /// Transfers that were refused or answered without the model.
+    returned: Vec<Transfer<Done>>,
 }
 
 impl<M> Meddled<M> {
     pub fn new(local: Local, meddler: M) -> Meddled<M> {
-        Meddled { local: Rc::new(RefCell::new(local)), meddler, refused: Vec::new() }
+        Meddled { local: Rc::new(RefCell::new(local)), meddler, returned: Vec::new() }
     }
 }
 
@@ -250,15 +260,23 @@ impl<M: Meddler> Transport for Meddled<M> {
     }
 
     fn submit(&mut self, transfer: Transfer<Lent>) {
+        let took = self.meddler.submission();
+        if took > 0 {
+            self.local.borrow_mut().sleep(took);
+        }
         match self.meddler.submit(&transfer) {
+            Ok(()) if self.meddler.answers(&transfer) => {
+                let len = transfer.request().len;
+                self.returned.push(transfer.complete(Ok(len)));
+            }
             Ok(()) => self.local.borrow_mut().submit(transfer),
-            Err(error) => self.refused.push(transfer.complete(Err(error))),
+            Err(error) => self.returned.push(transfer.complete(Err(error))),
         }
     }
 
     fn reap(&mut self) -> Option<Transfer<Done>> {
-        if let Some(refused) = self.refused.pop() {
-            return Some(refused);
+        if let Some(returned) = self.returned.pop() {
+            return Some(returned);
         }
         let Meddled { local, meddler, .. } = self;
         std::iter::from_fn(|| local.borrow_mut().reap()).find(|done| !meddler.keeps(done))

@@ -58,33 +58,57 @@ const TABLE_STEP: u64 = 50_000;
 pub(super) struct ChipAccess<T> {
     pub(super) usb: T,
     pub(super) kind: Kind,
-    /// Time from which requests fail without being made, so that a device whose answers are late each time holds its
-    /// driver up for a limited time. `None` for no limit.
+    /// Time from which requests fail and transfers wait for a later call, so that a device that is late each time holds
+    /// its driver up for a limited time. `None` for no limit.
     pub(super) until: Option<Nanos>,
 }
 
 impl<T: Transport> ChipAccess<T> {
+    /// Returns whether there is no time for another request or transfer.
+    pub(super) fn is_late(&self) -> bool {
+        self.until.is_some_and(|until| self.usb.now() >= until)
+    }
+
     /// Fails once there is no time for another request.
-    fn in_time(&self) -> Result<()> {
-        if self.until.is_some_and(|until| self.usb.now() >= until) { Err(usb::Error::Timeout.into()) } else { Ok(()) }
+    pub(super) fn in_time(&self) -> Result<()> {
+        if self.is_late() { Err(usb::Error::Timeout.into()) } else { Ok(()) }
+    }
+
+    /// Makes a request, unless there is no time for it. One that ends too late has failed as well.
+    fn perform<R>(&mut self, request: impl FnOnce(&mut T) -> std::result::Result<R, usb::Error>) -> Result<R> {
+        self.in_time()?;
+        let answer = request(&mut self.usb)?;
+        self.in_time()?;
+        Ok(answer)
+    }
+
+    /// Clears the halt of an endpoint.
+    pub(super) fn clear_halt(&mut self, endpoint: u8) -> Result<()> {
+        self.perform(|usb| usb.clear_halt(endpoint))
+    }
+
+    /// Cancels all transfers of an endpoint, unless there is no time for it.
+    pub(super) fn cancel(&mut self, endpoint: u8) {
+        if !self.is_late() {
+            self.usb.cancel(endpoint);
+        }
     }
 
     pub(super) fn read(&mut self, register: u16) -> Result<u32> {
-        self.in_time()?;
         let setup =
             Setup { request_type: request::IN, request: request::READ_REGISTER, value: 0, index: register, length: 4 };
         let mut bytes = [0; 4];
-        match self.usb.control_in(setup, &mut bytes)? {
+        let len = self.perform(|usb| usb.control_in(setup, &mut bytes))?;
+        match len {
             4 => Ok(u32::from_le_bytes(bytes)),
             _ => Err(Error::Short("a register")),
         }
     }
 
     pub(super) fn write(&mut self, register: u16, value: u32) -> Result<()> {
-        self.in_time()?;
         let (request_type, request) = (request::OUT, request::WRITE_REGISTER);
         let setup = Setup { request_type, request, value: 0, index: register, length: 4 };
-        Ok(self.usb.control_out(setup, &value.to_le_bytes())?)
+        self.perform(|usb| usb.control_out(setup, &value.to_le_bytes()))
     }
 
     /// Reads a register, clears and sets bits, and writes it back. Returns the value that was read.
@@ -236,7 +260,6 @@ impl<T: Transport> ChipAccess<T> {
 
     /// Reads all counters of the chip.
     pub(super) fn statistics(&mut self) -> Result<[u32; regs::STATISTICS.len()]> {
-        self.in_time()?;
         let setup = Setup {
             request_type: request::IN,
             request: request::READ_STATISTICS,
@@ -245,7 +268,8 @@ impl<T: Transport> ChipAccess<T> {
             length: regs::STATISTICS_LEN as u16,
         };
         let mut bytes = [0; regs::STATISTICS_LEN];
-        if self.usb.control_in(setup, &mut bytes)? != regs::STATISTICS_LEN {
+        let len = self.perform(|usb| usb.control_in(setup, &mut bytes))?;
+        if len != regs::STATISTICS_LEN {
             return Err(Error::Short("the statistics"));
         }
         let mut words = [0; regs::STATISTICS.len()];

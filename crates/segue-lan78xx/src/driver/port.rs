@@ -34,31 +34,31 @@ impl<T: Transport> Port for Driver<T> {
 
     fn receive(&mut self, into: &mut RxBatch, budget: usize) -> io::Result<Polled> {
         self.counters.rx.calls += 1;
-        self.service();
-        self.chip.usb.failure().map_or(Ok(()), Err)?;
-        let polled = self.poll(into, budget);
-        self.note_traffic();
-        // Parsing has freed transfers, and others may be complete already.
-        self.fill();
-        let more = if polled == Polled::Idle { self.arm() } else { false };
-        Ok(if more { Polled::More } else { polled })
+        self.call(|driver| {
+            let polled = driver.poll(into, budget);
+            driver.note_traffic();
+            // Parsing has freed transfers, and others may be complete already.
+            driver.fill();
+            let more = if polled == Polled::Idle { driver.arm() } else { false };
+            if more { Polled::More } else { polled }
+        })
     }
 
     fn transmit(&mut self, batch: &mut TxBatch) -> io::Result<Sent> {
-        self.service();
-        self.chip.usb.failure().map_or(Ok(()), Err)?;
-        let mut sent = self.send(batch);
-        if sent == Sent::Blocked {
-            // Transfers may have completed while the last ones were packed, or have ended with the device.
-            self.reap();
-            sent = self.send(batch);
-        }
-        if sent == Sent::Blocked {
-            self.counters.blocked += 1;
-        }
-        self.note_traffic();
-        self.arm();
-        Ok(sent)
+        self.call(|driver| {
+            let mut sent = driver.send(batch);
+            if sent == Sent::Blocked {
+                // Transfers may have completed while the last ones were packed, or have ended with the device.
+                driver.reap();
+                sent = driver.send(batch);
+            }
+            if sent == Sent::Blocked {
+                driver.counters.blocked += 1;
+            }
+            driver.note_traffic();
+            driver.arm();
+            sent
+        })
     }
 
     fn counters(&self) -> &Counters {
@@ -131,9 +131,11 @@ impl<T: Transport> Driver<T> {
             let memory = self.tx.is_starved().then(|| now.after(TRANSFER_RETRY));
             let stuck = self.tx.deadline().map(|since| since.after(TX_PATIENCE));
             let halted = self.halted_since.map(|since| since.after(HALT_PATIENCE));
+            // Transfers may wait for the next call, and none be under way that would wake the loop.
+            let late = self.chip.is_late().then_some(now);
             // What is done only while the adapter is up would be due for ever while it is down.
             let work = [self.statistics.due(), self.link_work, self.suspended_until, halted, self.next_clear];
-            let work = work.into_iter().chain([memory, stuck]).map(|at| at.filter(|_| self.is_up));
+            let work = work.into_iter().chain([memory, stuck, late]).map(|at| at.filter(|_| self.is_up));
             let others = [self.chip.usb.deadline(), self.follower.again];
             others.into_iter().chain(work).flatten().min()
         };

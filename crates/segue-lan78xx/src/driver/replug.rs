@@ -69,6 +69,8 @@ impl<T: Transport> Driver<T> {
         let renewed = self.renew();
         let done = renewed.and_then(|()| self.reset(Some(self.mac)));
         let done = done.and_then(|()| if was_up { self.up() } else { Ok(()) });
+        // Some of its transfers may not have been submitted.
+        let done = done.and_then(|()| self.chip.in_time());
         match done {
             Ok(()) => {
                 self.next_lookup = None;

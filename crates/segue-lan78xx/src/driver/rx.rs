@@ -23,12 +23,12 @@ const TAG_TYPE: [u8; 2] = [0x81, 0x00];
 type Found = (Header, std::ops::Range<usize>);
 
 impl<T: Transport> Driver<T> {
-    /// Submits every idle transfer to the chip.
+    /// Submits every idle transfer to the chip, as far as there is time.
     pub(super) fn fill(&mut self) {
         if !self.is_up || self.gone || self.rx.halted || self.is_suspended() {
             return;
         }
-        while let Some(transfer) = self.rx.idle.pop() {
+        while let Some(transfer) = self.rx.idle.pop_if(|_| !self.chip.is_late()) {
             let (tag, len) = (self.rx.next_tag, self.config.rx_transfer_len);
             self.rx.next_tag = tag.wrapping_add(1);
             self.rx.lent += 1;

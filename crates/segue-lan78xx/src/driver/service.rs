@@ -1,5 +1,7 @@
 //! Work of the driver besides moving packets: completions, interrupts, timers.
 
+use std::io;
+
 use segue::time::Nanos;
 
 use crate::regs::{self, endpoint};
@@ -12,14 +14,22 @@ use super::timing::{
 };
 
 impl<T: Transport> Driver<T> {
-    /// Processes completions, interrupts and timers. A device that takes longer than [`SERVICE_TIME`] is given up.
-    pub(super) fn service(&mut self) {
+    /// Services the device and then does `work`, unless the transport has failed. After [`SERVICE_TIME`] a further
+    /// request fails, for which the device is given up, and further transfers wait for the next call: a slow network
+    /// may take as long for them.
+    pub(super) fn call<R>(&mut self, work: impl FnOnce(&mut Driver<T>) -> R) -> io::Result<R> {
         self.chip.until = Some(self.chip.usb.now().after(SERVICE_TIME));
-        self.work();
+        self.service();
+        let done = match self.chip.usb.failure() {
+            Some(error) => Err(error),
+            None => Ok(work(self)),
+        };
         self.chip.until = None;
+        done
     }
 
-    fn work(&mut self) {
+    /// Processes completions, interrupts and timers.
+    fn service(&mut self) {
         self.reap();
         self.follow_host();
         // Without a transfer under way no completion reports that the device is gone.
@@ -73,7 +83,7 @@ impl<T: Transport> Driver<T> {
     /// endpoint is cleared like a halted one once the transfers are back.
     fn restart_sending(&mut self) {
         self.tx.halted = true;
-        self.chip.usb.cancel(endpoint::BULK_OUT);
+        self.chip.cancel(endpoint::BULK_OUT);
         self.reap();
         if !self.gone {
             let done = self.restart_transmitter();
@@ -88,7 +98,7 @@ impl<T: Transport> Driver<T> {
             (self.tx.halted, self.tx.is_home(), endpoint::BULK_OUT),
         ] {
             if is_halted && !is_home {
-                self.chip.usb.cancel(address);
+                self.chip.cancel(address);
                 self.reap();
             }
         }
@@ -121,13 +131,13 @@ impl<T: Transport> Driver<T> {
         if self.gone {
             return false;
         }
-        let cleared = self.chip.usb.clear_halt(address);
+        let cleared = self.chip.clear_halt(address);
         let is_cleared = cleared.is_ok();
         self.numbers.halts += u64::from(is_cleared);
         if !is_cleared || clears > 0 {
             self.next_clear = Some(self.chip.usb.now().after(CLEAR_RETRY));
         }
-        self.note(cleared.map_err(Error::Usb));
+        self.note(cleared);
         is_cleared
     }
 
@@ -217,7 +227,7 @@ impl<T: Transport> Driver<T> {
     /// Submits the transfer for interrupt notifications.
     pub(super) fn listen(&mut self) {
         let may = self.is_up && !self.gone && !self.interrupt_halted && !self.is_suspended();
-        if let Some(transfer) = self.interrupt.take_if(|_| may) {
+        if let Some(transfer) = self.interrupt.take_if(|_| may && !self.chip.is_late()) {
             let request = Request { endpoint: endpoint::INTERRUPT, tag: 0, len: INTERRUPT_LEN, zero_packet: false };
             self.chip.usb.submit(transfer.lend(request));
         }

@@ -162,7 +162,7 @@ impl<T: Transport> Driver<T> {
         }
         let stopped = if self.gone { Ok(()) } else { self.stop() };
         for address in [endpoint::BULK_IN, endpoint::BULK_OUT, endpoint::INTERRUPT] {
-            self.chip.usb.cancel(address);
+            self.chip.cancel(address);
         }
         // Cancelled transfers come back soon, but over a network not at once.
         for _ in 0..100 {
@@ -177,7 +177,8 @@ impl<T: Transport> Driver<T> {
         self.forget_halts();
         self.statistics.stop();
         self.set_link(super::LinkState::default());
-        stopped
+        // Transfers that there was no time to cancel end with the device, which is given up for it.
+        stopped.and_then(|()| self.chip.in_time())
     }
 
     pub(super) fn stop(&mut self) -> Result<()> {

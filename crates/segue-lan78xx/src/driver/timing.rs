@@ -18,8 +18,9 @@ pub(super) const MOST_CLEARS: u32 = (HALT_PATIENCE / CLEAR_RETRY) as u32;
 pub(super) const HALT_PATIENCE: u64 = 5_000_000_000;
 /// Time without progress after which sending is restarted, nanoseconds, as in Linux.
 pub(super) const TX_PATIENCE: u64 = 5_000_000_000;
-/// Longest time of one round of the driver, nanoseconds, which begins no further request then: a request may take five
-/// seconds, and an instance that makes no round for 90 is ended.
+/// Longest time of one call of the driver, nanoseconds, which begins no further request or transfer then: the last one
+/// may take five seconds to be sent, and a request as long again for its answer. The loop makes up to three calls in a
+/// round, and an instance that makes no round for 90 seconds is ended.
 pub(super) const SERVICE_TIME: u64 = 20_000_000_000;
 /// Longest time to set up a device that was found again, nanoseconds.
 pub(super) const SETUP_TIME: u64 = 60_000_000_000;

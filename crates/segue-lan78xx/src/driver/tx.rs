@@ -104,7 +104,7 @@ impl<T: Transport> Driver<T> {
     }
 
     fn submit_open(&mut self) -> bool {
-        if self.tx.halted || self.gone || !self.is_up || self.tx.lent.len() >= self.tx.total {
+        if self.tx.halted || self.gone || !self.is_up || self.tx.lent.len() >= self.tx.total || self.chip.is_late() {
             return false;
         }
         let Some(open) = self.tx.open.take() else { return false };
@@ -122,7 +122,8 @@ impl<T: Transport> Driver<T> {
         true
     }
 
-    /// Reserves room for a command and a frame of `len` bytes; `None` if every transfer is under way.
+    /// Reserves room for a command and a frame of `len` bytes; `None` if every transfer is under way, or there is no
+    /// time to submit a full one.
     fn room(&mut self, len: usize, alone: bool) -> Option<&mut [u8]> {
         let fits = |open: &OpenTransfer, limit: usize| {
             !(open.closed || alone && open.len > 0) && open.len.next_multiple_of(4) + COMMAND_LEN + len <= limit
