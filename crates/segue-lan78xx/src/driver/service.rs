@@ -66,7 +66,8 @@ impl<T: Transport> Driver<T> {
             if self.halted_since().is_some_and(|since| since.after(HALT_PATIENCE) <= now) {
                 self.lose();
             }
-            if self.statistics.due().is_some_and(|at| at <= now) {
+            // The counters can wait where transfers have taken the time of this call.
+            if self.statistics.due().is_some_and(|at| at <= now) && !self.chip.is_late() {
                 let done = self.read_statistics();
                 if done.is_err() {
                     self.statistics.start(now);
