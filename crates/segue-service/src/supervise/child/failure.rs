@@ -14,6 +14,11 @@ pub(in crate::supervise) fn late(name: &str) -> Error {
         .why(format!("it did not report for {} s", START.as_secs()))
 }
 
+/// Returns the error for an instance that goes on although it has said that it is down.
+pub(super) fn lingering(name: &str) -> Error {
+    Error::new(Kind::System, format!("{name} does not end"), "segue doctor").why("it has said that it is down")
+}
+
 /// Returns the failure that an instance reported, with the name of the instance in front of the message.
 pub(super) fn failure(name: &str, failure: Failure) -> Error {
     let Failure { message, why, hint, os_error, names_instance, .. } = failure;

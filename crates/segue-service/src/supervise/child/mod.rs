@@ -16,7 +16,7 @@ use segue_control::error::{Error, Kind, printable_line};
 use segue_control::place;
 use segue_host::{process, sys};
 
-use self::failure::failure;
+use self::failure::{failure, lingering};
 pub(super) use self::failure::{START, late};
 pub(super) use self::running::State;
 use self::running::{GRACE, PERIOD, Process};
@@ -25,6 +25,7 @@ use super::lookup::Lookup;
 use super::notify::Notify;
 use super::placeholder::{self, Placeholder};
 use super::said::Said;
+use super::service::patience;
 use super::spec::InstanceSpec;
 use super::watch::{Watch, stalled};
 use crate::control_server::has_taken_name;
@@ -296,11 +297,13 @@ impl Instance {
         // A successor that was told to begin, and does not, is no instance either.
         let starts = matches!(process.state, State::Starts | State::IsReady) && !self.is_quiet;
         let starts = starts.then(|| process.began + START);
-        process.died.map(|died| died + GRACE).or(starts)
+        // One that has said that it is down has to end, whatever it says next.
+        let ends = process.down.map(|down| down + patience(self));
+        process.died.map(|died| died + GRACE).or_else(|| starts.into_iter().chain(ends).min())
     }
 
-    /// Sends SIGCONT to a stopped process, and kills one that makes no progress, or never came up, and the remaining
-    /// processes of one that ended.
+    /// Sends SIGCONT to a stopped process, and kills one that makes no progress, never came up, or is down and does not
+    /// end, and the remaining processes of one that ended.
     pub(super) fn tend(&mut self) {
         if self.is_unnamed && !self.is_replaced {
             self.give_name();
@@ -322,7 +325,8 @@ impl Instance {
         }
         if is_due {
             if process.died.is_none() && process.failure.is_none() {
-                process.failure = Some(late(&self.spec.name));
+                let name = &self.spec.name;
+                process.failure = Some(if process.down.is_some() { lingering(name) } else { late(name) });
             }
             process.kill();
             process.died = Some(Instant::now());
@@ -497,7 +501,10 @@ impl Instance {
                 (self.absence, self.lookup) = (None, None);
                 self.give_name();
             }
-            "down" => process.state = State::IsDown(std::mem::take(&mut said.keys.sequences).into_iter().collect()),
+            "down" => {
+                process.down.get_or_insert_with(Instant::now);
+                process.state = State::IsDown(std::mem::take(&mut said.keys.sequences).into_iter().collect());
+            }
             _ => {}
         }
         each(&said);

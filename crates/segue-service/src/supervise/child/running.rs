@@ -41,6 +41,8 @@ pub(super) struct Process {
     pub(super) is_wrong: bool,
     /// Time at which the process ended while another process of the instance still had its output open.
     pub(super) died: Option<Instant>,
+    /// Time at which the process first said that it is down: it is about to end.
+    pub(super) down: Option<Instant>,
     pub(super) watch: Watch,
 }
 
@@ -69,6 +71,7 @@ impl Process {
             failure: None,
             is_wrong: false,
             died: None,
+            down: None,
             watch: Watch::new(),
         }
     }

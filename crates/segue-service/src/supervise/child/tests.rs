@@ -114,6 +114,22 @@ fn a_successor_that_does_not_begin_once_it_was_told_to_is_ended() {
 }
 
 #[test]
+fn a_process_that_goes_on_after_it_has_said_that_it_is_down_is_ended() {
+    let mut instance = instance("echo '{\"event\":\"down\"}'; exec sleep 1000");
+    while !matches!(instance.state(), Some(State::IsDown(_))) {
+        assert!(instance.read(&mut |_| ()).is_none());
+    }
+    instance.tend();
+    let longest = patience(&instance);
+    let process = instance.process.as_mut().unwrap();
+    assert!(process.died.is_none(), "it has {longest:?} to end");
+    process.down = Some(Instant::now().checked_sub(longest).expect("a machine that is up for longer"));
+    assert!(instance.attention().is_some_and(|due| due <= Instant::now()));
+    instance.tend();
+    assert_eq!(end(&mut instance).1.message, lingering("sg0").message);
+}
+
+#[test]
 fn a_process_that_closes_its_output_and_goes_on_is_ended() {
     let (ends, ended) = mpsc::channel();
     std::thread::spawn(move || ends.send(end(&mut instance("exec >&-; exec sleep 1000")).1.message));
