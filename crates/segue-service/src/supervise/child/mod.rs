@@ -518,7 +518,7 @@ impl Instance {
         };
         let status = process.reap();
         // The last one closes its output before its interfaces.
-        process::wait_for_group(process.child.id(), GRACE);
+        process.reap_others();
         if process.began.elapsed() > WELL {
             self.pause = PAUSES[0];
         }

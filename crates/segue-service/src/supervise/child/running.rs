@@ -104,6 +104,17 @@ impl Process {
         self.child.wait()
     }
 
+    /// Waits for the other processes of the instance, once [`Process::reap`] has waited for the first one. Those that
+    /// go on without its output are killed, as nothing would end them any more.
+    pub(super) fn reap_others(&self) {
+        let group = self.child.id();
+        if !process::wait_for_group(group, GRACE) {
+            // The number is that of no other group as long as one of them is there.
+            let _ = process::kill_group(group, libc::SIGKILL);
+            process::wait_for_group(group, GRACE);
+        }
+    }
+
     /// Kills all processes of the instance: they are a group.
     pub(super) fn kill(&mut self) {
         let _ = process::kill_group(self.child.id(), libc::SIGKILL);

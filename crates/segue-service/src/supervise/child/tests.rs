@@ -158,6 +158,19 @@ fn what_a_dead_process_left_behind_is_killed() {
     assert_eq!(error.message, "sg0 has ended (exit status: 0)");
 }
 
+#[test]
+fn what_closes_the_output_of_its_instance_and_goes_on_is_killed() {
+    let mut instance = instance("exec sleep 1000");
+    let group = instance.process.as_ref().unwrap().child.id();
+    let mut other = Command::new("sleep").arg("60").process_group(group).stdout(Stdio::null()).spawn().unwrap();
+    instance.signal(libc::SIGTERM);
+    let (_, error) = end(&mut instance);
+    assert!(error.message.contains("signal: 15"), "{}", error.message);
+    let left = process::kill_group(group, 0);
+    assert!(left.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::ESRCH)), "{left:?}");
+    assert!(other.wait().is_err(), "its end was read with that of its group");
+}
+
 /// Longest wait for what happens within two seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
 
