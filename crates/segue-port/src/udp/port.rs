@@ -114,7 +114,8 @@ impl UdpPort {
     /// differ in peers, TOS and TTL, but in no other property of the sockets.
     ///
     /// # Errors
-    /// See [`OpenError`]; [`OpenError::Call`] if a socket is missing, or is no UDP socket of this address and port.
+    /// See [`OpenError`]; [`OpenError::Call`] if a socket is missing, is no UDP socket of this address and port, or is
+    /// one that receives and is connected.
     pub fn adopt(config: UdpConfig, others: &[SocketAddr], sockets: Sockets) -> Result<UdpPort, OpenError> {
         let peers = all_peers(&config, others)?;
         let rx = sockets.receive.into_iter().next().ok_or_else(missing)?;

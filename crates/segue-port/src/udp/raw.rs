@@ -85,7 +85,8 @@ impl RawPort {
     /// address and protocols.
     ///
     /// # Errors
-    /// See [`RawPort::open`]; [`OpenError::Call`] if a socket is missing, or is of another protocol or address.
+    /// See [`RawPort::open`]; [`OpenError::Call`] if a socket is missing, is of another protocol or address, or is
+    /// connected.
     pub fn adopt(config: &RawConfig, others: &[IpAddr], sockets: Sockets) -> Result<RawPort, OpenError> {
         let as_udp = as_udp(config);
         let others: Vec<SocketAddr> = others.iter().map(|peer| as_udp.at(*peer, 0)).collect();

@@ -51,7 +51,7 @@ pub(super) fn missing() -> OpenError {
 
 /// Checks that a socket which another process has handed over, and may lie about, is like this port's own: of this
 /// protocol and family, and bound to the local address, unless that is any; a receiving one also to the port, unless
-/// that is any.
+/// that is any, and not connected.
 pub(super) fn check_adopted(config: &UdpConfig, fd: &OwnedFd, protocol: u8, receives: bool) -> Result<(), OpenError> {
     let option = |name| sys::option(fd.as_fd(), libc::SOL_SOCKET, name).map_err(call(ADOPT));
     let kind = [option(libc::SO_DOMAIN)?, option(libc::SO_TYPE)?, option(libc::SO_PROTOCOL)?];
@@ -62,10 +62,21 @@ pub(super) fn check_adopted(config: &UdpConfig, fd: &OwnedFd, protocol: u8, rece
         (config.local.is_unspecified() || name.ip() == config.local)
             && (!receives || config.port == 0 || name.port() == config.port)
     };
-    match name {
-        Some(name) if is_here(name) => Ok(()),
-        _ => Err(call(ADOPT)(io::Error::new(io::ErrorKind::InvalidInput, "a socket of another kind or address"))),
+    let refused = |what: &str| call(ADOPT)(io::Error::new(io::ErrorKind::InvalidInput, what));
+    if !name.is_some_and(is_here) {
+        return Err(refused("a socket of another kind or address"));
     }
+    if receives && is_connected(fd, config.local.is_ipv4())? {
+        return Err(refused("a socket that receives from one peer only"));
+    }
+    Ok(())
+}
+
+/// Returns whether the socket is connected. One that is connected to port 0 has no peer by getpeername(2), but a route.
+fn is_connected(fd: &OwnedFd, v4: bool) -> Result<bool, OpenError> {
+    let (level, mtu) = if v4 { (libc::IPPROTO_IP, libc::IP_MTU) } else { (libc::IPPROTO_IPV6, libc::IPV6_MTU) };
+    let copy = fd.try_clone().map_err(call("dup"))?;
+    Ok(UdpSocket::from(copy).peer_addr().is_ok() || sys::option(fd.as_fd(), level, mtu).is_ok())
 }
 
 pub(super) fn call(name: &'static str) -> impl Fn(io::Error) -> OpenError {

@@ -45,6 +45,14 @@ const PAGES: usize = 1024;
 /// hundred round trips over a network.
 const ROUND: Duration = Duration::from_secs(90);
 
+/// The ioctls of an instance: the carrier of its interface is that of the link. The others are those of an adapter of
+/// this machine.
+#[allow(clippy::unnecessary_cast, reason = "the type of this number differs between C libraries")]
+pub(crate) static IOCTLS: [u64; 8] = {
+    let [a, b, c, d, e, f, g] = usbfs::IOCTLS;
+    [libc::TUNSETCARRIER as u64, a, b, c, d, e, f, g]
+};
+
 type AnyDriver = Driver<Box<dyn Transport>>;
 
 impl Plan {
@@ -221,7 +229,7 @@ impl Daemon for Plan {
     }
 
     fn ioctls(&self) -> &'static [u64] {
-        if matches!(self.usb, Usb::Here(_)) { &usbfs::IOCTLS } else { &[] }
+        if matches!(self.usb, Usb::Here(_)) { &IOCTLS } else { &IOCTLS[..1] }
     }
 
     fn limits(&self) -> Limits {

@@ -150,7 +150,6 @@ const IOCTLS: &[u64] = &[
     libc::SIOCGIFHWADDR as u64,
     libc::TUNSETOFFLOAD as u64,
     libc::TUNGETIFF as u64,
-    libc::TUNSETCARRIER as u64,
 ];
 
 /// Socket options set while packets are forwarded, each with its level: whether the next datagrams may be fragmented, a
@@ -318,6 +317,23 @@ mod tests {
     }
 
     #[test]
+    #[allow(clippy::unnecessary_cast, reason = "the type of this number differs between C libraries")]
+    fn the_carrier_of_an_interface_is_set_by_adapters_alone() {
+        let compares = |purpose: Purpose, ioctls: &[u64]| {
+            let program = program(purpose, &Allowed { ioctls, ..Allowed::default() }).unwrap();
+            program.iter().any(|step| u64::from(step.k) == libc::TUNSETCARRIER as u64)
+        };
+        for purpose in [Purpose::Starting, Purpose::Packets, Purpose::Opening, Purpose::Waiting] {
+            assert!(!compares(purpose, &[]), "{purpose:?}");
+        }
+        let of_adapters = &crate::adapter::up::IOCTLS;
+        // Of an adapter behind USB/IP, which has no other, and of one of this machine.
+        for granted in [&of_adapters[..1], &of_adapters[..]] {
+            assert!(compares(Purpose::Packets, granted), "{granted:x?}");
+        }
+    }
+
+    #[test]
     fn a_process_that_moves_packets_has_at_most_forty_calls() {
         for maps in [false, true] {
             let ioctls = &segue_lan78xx::usb::usbfs::IOCTLS;
@@ -330,7 +346,7 @@ mod tests {
         }
     }
 
-    /// These are calls that a probe of a running process cannot try: they would suspend it, or make another one of it.
+    /// Tests the calls that a probe of a running process cannot try: they would suspend it, or make another one of it.
     #[test]
     #[cfg(target_arch = "x86_64")]
     fn no_process_is_allowed_to_fork_or_to_suspend_itself() {

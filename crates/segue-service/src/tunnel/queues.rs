@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use segue_control::error::Error;
 use segue_fastpath::Steered;
 use segue_port::Port;
-use segue_port::tun::{Layer, TunConfig, TunOffloads, TunPort};
+use segue_port::tun::{Layer, TunConfig, TunOffloads, TunPort, driver};
 
 use super::group::Group;
 use super::plan::Plan;
@@ -114,7 +114,11 @@ pub(super) fn open_tun(plan: &Plan, inherited: Option<OwnedFd>) -> Result<TunPor
         Error::system(format!("cannot take over {}", plan.dev), &error, "segue doctor").why(why)
     };
     match TunPort::from_fd(fd, offloads) {
-        Ok(port) if port.name() == plan.dev && port.layer() == layer => Ok(port),
+        Ok(port) if port.name() == plan.dev && port.layer() == layer => {
+            // An interface whose carrier it has taken away would send nothing.
+            let _ = driver::set_carrier(port.fd(), true);
+            Ok(port)
+        }
         Ok(port) => Err(refused(
             io::ErrorKind::InvalidInput.into(),
             format!("the process before has handed over {} in its place", port.name()),

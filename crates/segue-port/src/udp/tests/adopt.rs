@@ -14,6 +14,20 @@ fn with(port: &UdpPort, fd: &OwnedFd, receives: bool) -> Sockets {
     sockets
 }
 
+/// Returns the configuration of a port over raw sockets.
+fn raw_config() -> RawConfig {
+    RawConfig {
+        local: V4,
+        peer: V4,
+        scope_id: 0,
+        protocols: &[47],
+        tos: 0,
+        ttl: 64,
+        batches: true,
+        buffer_len: 1 << 16,
+    }
+}
+
 #[test]
 fn sockets_of_another_kind_or_address_are_not_taken_over() {
     if testing::namespace().is_none() {
@@ -47,21 +61,37 @@ fn sockets_of_another_kind_or_address_are_not_taken_over() {
         let adopted = UdpPort::adopt(port.config, &[], with(&port, &elsewhere, receives));
         assert!(matches!(adopted, Err(OpenError::Call("adopt", _))), "{adopted:?}");
     }
-    let config = RawConfig {
-        local: V4,
-        peer: V4,
-        scope_id: 0,
-        protocols: &[47],
-        tos: 0,
-        ttl: 64,
-        batches: true,
-        buffer_len: 1 << 16,
-    };
+    let config = raw_config();
     let raw = RawPort::open(&config).unwrap();
     RawPort::adopt(&config, &[], raw.sockets().unwrap()).unwrap();
     let another = RawPort::open(&RawConfig { protocols: &[4], ..config.clone() }).unwrap();
     for sockets in [another.sockets().unwrap(), Sockets { receive: vec![elsewhere], send: Vec::new() }] {
         let adopted = RawPort::adopt(&config, &[], sockets);
         assert!(matches!(adopted, Err(OpenError::Call("adopt", _))), "{adopted:?}");
+    }
+}
+
+#[test]
+fn a_socket_that_receives_from_one_peer_only_is_not_taken_over() {
+    if testing::namespace().is_none() {
+        return;
+    }
+    testing::wait_for_local(Ipv6Addr::LOCALHOST);
+    let connected = |sockets: Sockets, peer: SocketAddr| {
+        crate::sys::connect(sockets.receive[0].as_fd(), peer).unwrap();
+        sockets
+    };
+    for (ip, number) in [(V4, 9), (V4, 0), (V6, 9), (V6, 0)] {
+        let peer = SocketAddr::new(ip, number);
+        let port = receiver(ip, |_| {});
+        UdpPort::adopt(port.config, &[], port.sockets().unwrap()).unwrap();
+        let adopted = UdpPort::adopt(port.config, &[], connected(port.sockets().unwrap(), peer));
+        assert!(matches!(adopted, Err(OpenError::Call("adopt", _))), "{peer}: {adopted:?}");
+    }
+    let config = raw_config();
+    for peer in [9, 0].map(|number| SocketAddr::new(V4, number)) {
+        let raw = RawPort::open(&config).unwrap();
+        let adopted = RawPort::adopt(&config, &[], connected(raw.sockets().unwrap(), peer));
+        assert!(matches!(adopted, Err(OpenError::Call("adopt", _))), "{peer}: {adopted:?}");
     }
 }
