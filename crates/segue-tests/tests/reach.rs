@@ -1,7 +1,7 @@
 //! Tests of what the processes of each kind of instance reach, by attempts in the running processes: the one that moves
-//! packets, its supervisor, the openers of adapters and the keepers of guests, also where the kernel has no Landlock,
-//! no filters of system calls, or neither; and of what the server of the metrics and the agent of a fleet reach.
-//! `tools/trust.d/07-calls` prints their lists.
+//! packets, its supervisor, the openers of adapters, the keepers and dialers of guests, also where the kernel has no
+//! Landlock, no filters of system calls, or neither; and of what the server of the metrics and the agent of a fleet
+//! reach. `tools/trust.d/07-calls` prints their lists.
 #![cfg(target_arch = "x86_64")]
 
 use std::fs;
@@ -197,6 +197,15 @@ fn assert_known(instance: &Instance, reach: &Reach, of: &str, who: &str) {
     assert!(other.is_empty(), "the {who} of {of} has {other:?} open");
 }
 
+/// Returns whether a process may make a local socket that connects to others; `None` where this machine does not allow
+/// the attempt.
+#[track_caller]
+fn connects_locally(pid: u32) -> Option<bool> {
+    let held = Held::allowed(pid)?;
+    let socket = [libc::AF_UNIX, libc::SOCK_STREAM, 0].map(|word| word as u64);
+    Some(held.may(libc::SYS_socket, &socket).unwrap())
+}
+
 /// Lists all processes of an instance; `None` where this machine does not allow that.
 #[track_caller]
 fn list_all(ground: &Ground, of: &str, words: &str, helpers: (usize, &str)) -> Option<()> {
@@ -211,16 +220,22 @@ fn list_all(ground: &Ground, of: &str, words: &str, helpers: (usize, &str)) -> O
     assert!(supervisor.calls.len() <= 40, "{of}: {:?}", supervisor.calls);
     assert!(!supervisor.calls.contains(&libc::SYS_socket) && !supervisor.calls.contains(&libc::SYS_openat));
     assert_eq!(instance.helpers.len(), helpers.0, "{of}");
-    // The socket of a front end that listens may be for the starting user alone.
-    let roots = instance.helpers.iter().filter(|pid| field(&status(**pid), "Uid") == "0").count();
-    assert!(roots <= words.matches(",client").count(), "{of}: {roots} of the {}s are root", helpers.1);
+    let mut dialers = 0;
     for pid in &instance.helpers {
-        let helper = listed(&instance, *pid, of, helpers.1)?;
+        let connects = connects_locally(*pid)?;
+        dialers += usize::from(connects);
+        let who = if connects { "dialer" } else { helpers.1 };
+        let helper = listed(&instance, *pid, of, who)?;
+        // The socket of a front end that listens may be for the starting user alone: the process that connects to it
+        // reads nothing of the front end's, and takes no descriptors from it.
+        assert!(connects || field(&status(*pid), "Uid") != "0", "{of}: the {who} is root");
+        assert!(!connects || !helper.calls.contains(&libc::SYS_accept4), "{of}: the {who} accepts connections");
         assert_eq!(helper.capabilities, 0, "{of}");
         assert!(helper.calls.len() <= 40, "{of}: {:?}", helper.calls);
         let more = [libc::SYS_kill, libc::SYS_unlinkat, libc::SYS_openat, libc::SYS_getdents64];
         assert!(more.iter().all(|number| !helper.calls.contains(number)), "{of}: {:?}", helper.calls);
     }
+    assert_eq!(dialers, words.matches(",client").count(), "{of}: processes that connect to local sockets");
     instance.end(ground);
     Some(())
 }
@@ -239,7 +254,7 @@ fn the_processes_of_each_kind_of_instance_reach_no_more_than_they_need() {
         ("a tunnel with two workers", &format!("{TUNNEL} workers 2"), (0, "")),
         ("a gateway", "gateway --name sg1 in tap:t0", (0, "")),
         ("a router", "gateway --name sg1 in out --route --nat 198.18.0.9", (0, "")),
-        ("a gateway of guests", &placed(GUESTS, &directory), (2, "keeper")),
+        ("a gateway of guests", &placed(GUESTS, &directory), (3, "keeper")),
         ("an adapter", ADAPTER, (1, "opener")),
         ("a model in one process", "lan78xx up --dev sg1 --usb model --wire tap:t1", (0, "")),
     ] {
@@ -300,7 +315,7 @@ fn assert_powerless(held: &Held, worker: u32, what: &str) {
     ] {
         assert!(!may(number, arguments), "{what} makes the call {number}");
     }
-    // The front end of a guest that listens has its socket for the starting user.
+    // The process that connects to a front end that listens: its socket may be for the starting user alone.
     if field(&text, "Uid") == "0" {
         return;
     }

@@ -65,9 +65,7 @@ pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &dyn Report) -> Resu
             EndpointKind::Tap { netns: Some(netns) } => tap_inside(end, netns, plan.workers, out)?,
             // A guest has one queue, and its gateway one worker.
             EndpointKind::Vhost(spec) => {
-                let (port, helper) = vhost::open(&end.name, spec, end.mtu, plan.is_weak, out)?;
-                helpers.push(helper);
-                (port, Vec::new())
+                (vhost::open(&end.name, spec, end.mtu, plan.is_weak, &mut helpers, out)?, Vec::new())
             }
         };
         offloads.add(&format!("{}.", end.port), &*port, "switched off");

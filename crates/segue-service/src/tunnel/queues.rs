@@ -51,8 +51,8 @@ impl Inside {
 }
 
 /// Opens the insides of all tunnels, except the queues that are inherited, and returns for each worker a queue of each
-/// interface. A tunnel with a guest has one worker; the process that talks to its front end is added to `helpers`. This
-/// process must have one thread then.
+/// interface. A tunnel with a guest has one worker; the processes that talk to its front end are added to `helpers`.
+/// This process must have one thread then.
 pub(super) fn open(
     group: &Group,
     succession: &mut Succession,
@@ -66,8 +66,7 @@ pub(super) fn open(
     for ready in &group.members {
         let plan = &ready.plan;
         if let Some(spec) = &plan.guest {
-            let (port, helper) = vhost::open(&plan.dev, spec, ready.mtu, succession.is_weak, out)?;
-            helpers.push(helper);
+            let port = vhost::open(&plan.dev, spec, ready.mtu, succession.is_weak, helpers, out)?;
             workers[0].push(Inside::Guest(port));
             continue;
         }

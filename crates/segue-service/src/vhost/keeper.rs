@@ -1,6 +1,6 @@
 //! The process that talks to the front ends of a guest. The process that moves packets can open nothing and accepts no
-//! other process; this one sees no packet. It accepts a front end, or connects to it, checks the descriptors of memory
-//! that come with its messages, and passes both on over a connection that it hands over.
+//! other process; this one sees no packet. It accepts a front end, or asks another process to connect to it, checks the
+//! descriptors of memory that come with its messages, and passes both on over a connection that it hands over.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,10 +9,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use segue_control::error::Error;
-use segue_host::sys::{Forked, Want, connect_path, fork, keep_only, poll};
+use segue_host::sys::{Forked, Want, fork, keep_only};
 use segue_port::vhost::relay::Relay;
 
-use crate::handover::sys::{self, is_passing};
+use super::partner::{FAILED_PAUSE, Partner};
+use crate::handover::sys;
 use crate::report::to_stderr;
 use crate::sandbox::{AccessRights, Helper, NewUser, Rounds, confine};
 
@@ -20,8 +21,6 @@ use crate::sandbox::{AccessRights, Helper, NewUser, Rounds, confine};
 const PAUSE: Duration = Duration::from_millis(20);
 /// Time between two attempts to connect to a front end that listens.
 const RETRY: Duration = Duration::from_millis(500);
-/// Pause after an error that may be over at the next attempt.
-const FAILED_PAUSE: Duration = Duration::from_millis(10);
 /// Longest wait for any event; its value does not affect the behaviour.
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -29,8 +28,24 @@ const LONG: Duration = Duration::from_secs(3600);
 pub(super) struct Keeper<'a> {
     pub(super) name: &'a str,
     pub(super) path: &'a Path,
-    /// Listening socket; `None` if the front end listens.
-    pub(super) listener: Option<UnixListener>,
+    pub(super) fronts: Fronts,
+}
+
+/// Source of the connections of front ends.
+pub(super) enum Fronts {
+    /// The socket at which they connect.
+    Listener(UnixListener),
+    /// A connection to the process that connects to a front end that listens.
+    Dialer(UnixStream),
+}
+
+impl AsFd for Fronts {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Fronts::Listener(listener) => listener.as_fd(),
+            Fronts::Dialer(dialer) => dialer.as_fd(),
+        }
+    }
 }
 
 impl Keeper<'_> {
@@ -43,13 +58,10 @@ impl Keeper<'_> {
         };
         let rounds = Rounds::new().map_err(failed)?;
         let (near, far) = sys::pair().map_err(failed)?;
-        // A front end's own socket may be for this user alone.
-        let user = match &self.listener {
-            Some(_) => NewUser::choose(&format!("{} front end", self.name))?,
-            None => NewUser::default(),
-        };
+        let user = NewUser::choose(&format!("{} front end", self.name))?;
         // Every other descriptor is closed there.
-        sys::send(&near, &[0], self.listener.as_ref().map(AsFd::as_fd)).map_err(failed)?;
+        sys::send(&near, &[0], Some(self.fronts.as_fd())).map_err(failed)?;
+        let listens = matches!(self.fronts, Fronts::Listener(_));
         match fork().map_err(failed)? {
             Forked::Parent(pid) => {
                 drop(far);
@@ -64,15 +76,13 @@ impl Keeper<'_> {
                 let served = user.switch().and_then(|()| {
                     let text = |error: io::Error| error.to_string();
                     let mut far = keep_only(far).map_err(text)?;
-                    let (_, listener) = sys::receive(&far, &mut [0]).map_err(text)?;
-                    let path = self.path.to_owned();
-                    // A front end that listens is connected to; the other one comes.
-                    let families: &[i32] = if listener.is_none() { &[libc::AF_UNIX] } else { &[] };
-                    confine(&AccessRights { accepts: true, families, ..AccessRights::default() }, is_weak)?;
+                    let (_, fd) = sys::receive(&far, &mut [0]).map_err(text)?;
+                    let fd = fd.ok_or("no socket came along")?;
+                    let fronts = if listens { Fronts::Listener(fd.into()) } else { Fronts::Dialer(fd.into()) };
+                    confine(&AccessRights { accepts: true, ..AccessRights::default() }, is_weak)?;
                     far.write_all(&[1]).map_err(text)?;
-                    let listener = listener.map(UnixListener::from);
-                    let (supply, listener) = (&far, listener.as_ref());
-                    FrontendServer { supply, listener, path: &path, rounds: &rounds }.serve().map_err(text)
+                    let port = Partner { socket: &far, rounds: &rounds };
+                    FrontendServer { port, fronts: &fronts }.serve().map_err(text)
                 });
                 match &served {
                     // The port takes no front end any more, and says why.
@@ -90,24 +100,20 @@ impl Keeper<'_> {
 
 /// Server of the front ends of a port, one after the other.
 struct FrontendServer<'a> {
-    /// Connection to the process that moves packets.
-    supply: &'a UnixStream,
-    /// Listening socket; `None` if the front end listens.
-    listener: Option<&'a UnixListener>,
-    /// Path of the front end's socket.
-    path: &'a Path,
-    rounds: &'a Rounds,
+    /// The process that moves packets.
+    port: Partner<'a>,
+    fronts: &'a Fronts,
 }
 
 impl FrontendServer<'_> {
     /// Serves one front end after the other, until the packet process has ended.
     fn serve(&self) -> io::Result<()> {
-        if let Some(listener) = self.listener {
+        if let Some(listener) = self.listener() {
             listener.set_nonblocking(true)?;
         }
         while let Some(front) = self.next()? {
-            let Some((near, inner)) = self.repeated(UnixStream::pair)? else { return Ok(()) };
-            if self.repeated(|| sys::send(self.supply, &[1], Some(inner.as_fd())))?.is_none() {
+            let Some((near, inner)) = self.port.repeated(UnixStream::pair)? else { return Ok(()) };
+            if self.port.repeated(|| sys::send(self.port.socket, &[1], Some(inner.as_fd())))?.is_none() {
                 return Ok(());
             }
             drop(inner);
@@ -116,51 +122,54 @@ impl FrontendServer<'_> {
                 // The front end finds its connection closed, and connects again.
                 Err(_) => true,
             };
-            if !is_there || self.has_ended(PAUSE)? {
+            if !is_there || self.port.has_ended(PAUSE)? {
                 return Ok(());
             }
         }
         Ok(())
     }
 
-    /// Makes a call, and repeats it after a pause if its error is transient. Returns `None` where the process that
-    /// moves packets has ended.
-    fn repeated<T>(&self, mut call: impl FnMut() -> io::Result<T>) -> io::Result<Option<T>> {
-        loop {
-            match call() {
-                Ok(done) => return Ok(Some(done)),
-                Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
-                    return Ok(None);
-                }
-                Err(error) if !is_passing(&error) => return Err(error),
-                Err(_) if self.has_ended(FAILED_PAUSE)? => return Ok(None),
-                Err(_) => {}
-            }
+    /// Returns the socket at which front ends connect; `None` where they listen.
+    fn listener(&self) -> Option<&UnixListener> {
+        match self.fronts {
+            Fronts::Listener(listener) => Some(listener),
+            Fronts::Dialer(_) => None,
         }
     }
 
     /// Returns the next front end; `None` if the packet process has ended.
     fn next(&self) -> io::Result<Option<UnixStream>> {
         loop {
-            let found = match self.listener {
-                Some(listener) => {
-                    let ready = self.wait(&[(listener.as_fd(), Want::Read), self.hangup()], LONG)?;
+            let (found, pause) = match self.fronts {
+                Fronts::Listener(listener) => {
+                    let ready = self.port.wait(&[(listener.as_fd(), Want::Read), self.port.hangup()], LONG)?;
                     if ready[1] {
                         return Ok(None);
                     }
-                    listener.accept().map(|(front, _)| front)
+                    // The process has no request open, or has ended; without descriptors it is tried again.
+                    (listener.accept().ok().map(|(front, _)| front), PAUSE)
                 }
-                // Without a wait for room in its queue.
-                None => connect_path(self.path),
+                Fronts::Dialer(dialer) => (self.dialed(dialer)?, RETRY),
             };
-            match found {
-                Ok(front) => return Ok(Some(front)),
-                Err(_) if self.listener.is_none() && self.has_ended(RETRY)? => return Ok(None),
-                // The process has no request open, or has ended; without descriptors it is tried again.
-                Err(_) if self.listener.is_some() && self.has_ended(PAUSE)? => return Ok(None),
-                Err(_) => {}
+            if found.is_some() || self.port.has_ended(pause)? {
+                return Ok(found);
             }
         }
+    }
+
+    /// Returns a connection to the front end from the process that connects to it; `None` where there is none now.
+    fn dialed(&self, dialer: &UnixStream) -> io::Result<Option<UnixStream>> {
+        if self.port.repeated(|| sys::send(dialer, &[1], None))?.is_none()
+            || self.port.wait(&[(dialer.as_fd(), Want::Read), self.port.hangup()], LONG)?[1]
+        {
+            return Ok(None);
+        }
+        let answer = self.port.repeated(|| match sys::receive(dialer, &mut [0]) {
+            // There was no descriptor left for it.
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok((0, None)),
+            answer => answer,
+        })?;
+        Ok(answer.and_then(|(_, front)| front).map(UnixStream::from))
     }
 
     /// Passes messages on until one side is gone, and waits until the port has let the guest's memory go. Returns
@@ -172,56 +181,40 @@ impl FrontendServer<'_> {
             // or they are ready and have nothing.
             if relay.is_held_up() || was_ready && !relay.has_moved() {
                 was_ready = false;
-                if self.has_ended(FAILED_PAUSE)? {
+                if self.port.has_ended(FAILED_PAUSE)? {
                     return Ok(false);
                 }
                 continue;
             }
-            let mut wants = vec![self.hangup()];
+            let mut wants = vec![self.port.hangup()];
             wants.extend(relay.sockets().map(|socket| (socket.as_fd(), Want::Read)));
-            wants.extend(self.listener.map(|listener| (listener.as_fd(), Want::Read)));
-            let ready = self.wait(&wants, relay.timeout().unwrap_or(LONG))?;
+            wants.extend(self.listener().map(|listener| (listener.as_fd(), Want::Read)));
+            let ready = self.port.wait(&wants, relay.timeout().unwrap_or(LONG))?;
             if ready[0] {
                 return Ok(false);
             }
             was_ready = ready[1] || ready[2];
-            if let (Some(listener), Some(true)) = (self.listener, ready.get(3)) {
+            if let (Some(listener), Some(true)) = (self.listener(), ready.get(3)) {
                 // The one that left just before another one came must not keep it out.
                 if !relay.pass() {
                     break;
                 }
                 was_ready = false;
                 // One guest has one port: another front end is told so at once.
-                if listener.accept().is_err() && self.has_ended(FAILED_PAUSE)? {
+                if listener.accept().is_err() && self.port.has_ended(FAILED_PAUSE)? {
                     return Ok(false);
                 }
             }
         }
         let remains = relay.end();
         while let Some((port, longest)) = remains.wait() {
-            let ready = self.wait(&[self.hangup(), (port.as_fd(), Want::Hangup)], longest)?;
+            let ready = self.port.wait(&[self.port.hangup(), (port.as_fd(), Want::Hangup)], longest)?;
             if ready.contains(&true) {
                 // What the port had not read yet is closed just after its hangup.
-                return Ok(!ready[0] && !self.has_ended(PAUSE)?);
+                return Ok(!ready[0] && !self.port.has_ended(PAUSE)?);
             }
         }
         Ok(true)
-    }
-
-    /// Waits for a given time, or until the packet process has ended; returns whether it has.
-    fn has_ended(&self, wait: Duration) -> io::Result<bool> {
-        Ok(self.wait(&[self.hangup()], wait)? == [true])
-    }
-
-    /// Returns the end of the process that moves packets, as an event to wait for.
-    fn hangup(&self) -> (BorrowedFd<'_>, Want) {
-        (self.supply.as_fd(), Want::Hangup)
-    }
-
-    /// Waits, as [`poll`] does, and counts a round: whatever repeats something waits in between.
-    fn wait(&self, wants: &[(BorrowedFd<'_>, Want)], longest: Duration) -> io::Result<Vec<bool>> {
-        self.rounds.count();
-        poll(wants, longest)
     }
 }
 
@@ -230,6 +223,9 @@ mod tests {
     use std::time::Instant;
     use std::{fs, thread};
 
+    use segue_host::sys::connect_path;
+
+    use super::super::dialer;
     use super::*;
 
     /// Longest wait for anything in these tests.
@@ -242,10 +238,15 @@ mod tests {
         // Connections whose client is gone stay in the queue.
         while connect_path(&path).is_ok() {}
         let (near, far) = sys::pair().unwrap();
+        let (asks, asked) = sys::pair().unwrap();
         let rounds = Rounds::new().unwrap();
-        let serving = thread::spawn({
+        let dialing = thread::spawn({
             let (path, rounds) = (path.clone(), rounds.clone());
-            move || FrontendServer { supply: &far, listener: None, path: &path, rounds: &rounds }.serve()
+            move || dialer::serve(&Partner { socket: &asked, rounds: &rounds }, &path)
+        });
+        let serving = thread::spawn(move || {
+            let (port, fronts) = (Partner { socket: &far, rounds: &rounds }, Fronts::Dialer(asks));
+            FrontendServer { port, fronts: &fronts }.serve()
         });
         thread::sleep(20 * FAILED_PAUSE);
         assert!(!serving.is_finished(), "{:?}", serving.join());
@@ -256,6 +257,7 @@ mod tests {
             thread::sleep(FAILED_PAUSE);
         }
         serving.join().unwrap().unwrap();
+        dialing.join().unwrap().expect("it ends with the process that asks it");
         fs::remove_file(&path).unwrap();
     }
 
@@ -271,8 +273,11 @@ mod tests {
         while sys::send(&far, &[0], None).is_ok() {}
         let rounds = Rounds::new().unwrap();
         let serving = thread::spawn({
-            let (path, rounds) = (path.clone(), rounds.clone());
-            move || FrontendServer { supply: &far, listener: Some(&listener), path: &path, rounds: &rounds }.serve()
+            let rounds = rounds.clone();
+            move || {
+                let (port, fronts) = (Partner { socket: &far, rounds: &rounds }, Fronts::Listener(listener));
+                FrontendServer { port, fronts: &fronts }.serve()
+            }
         });
         let mut front = UnixStream::connect(&path).unwrap();
         thread::sleep(20 * FAILED_PAUSE);

@@ -1,8 +1,10 @@
-//! Virtual machines: the socket of a guest's front end, the process that talks to it, and the problems of a guest's
-//! port.
+//! Virtual machines: the socket of a guest's front end, the processes that connect to it and talk to it, and the
+//! problems of a guest's port.
 
+mod dialer;
 mod health;
 mod keeper;
+mod partner;
 mod socket;
 mod spec;
 
@@ -13,7 +15,8 @@ use segue_port::vhost::{Source, VhostConfig, VhostPort};
 pub(crate) use health::complaints;
 pub use spec::{Role, Spec};
 
-use self::keeper::Keeper;
+use self::dialer::Dialer;
+use self::keeper::{Fronts, Keeper};
 use crate::report::Report;
 use crate::sandbox::Helper;
 
@@ -21,24 +24,32 @@ use crate::sandbox::Helper;
 /// table and of its message, two for each ring, the connections, and those used for waiting.
 pub(crate) const FILES: u64 = 64 + 32;
 
-/// Opens the port of a guest, and starts the process that talks to the guest's front end. `name` is that of the port,
-/// `mtu` the longest IP packet in bytes. This process must have one thread.
+/// Opens the port of a guest, and starts the process that talks to the guest's front end, and another one that connects
+/// to it where the front end listens. Both are added to `helpers`. `name` is that of the port, `mtu` the longest IP
+/// packet in bytes. This process must have one thread.
 pub(crate) fn open(
     name: &str,
     spec: &Spec,
     mtu: u32,
     is_weak: bool,
+    helpers: &mut Vec<Helper>,
     out: &dyn Report,
-) -> Result<(Box<dyn Port>, Helper), Error> {
-    let listener = match spec.role {
-        Role::Server => Some(socket::bind(spec, out)?),
-        Role::Client => None,
+) -> Result<Box<dyn Port>, Error> {
+    let path = spec.path.as_path();
+    let fronts = match spec.role {
+        Role::Server => Fronts::Listener(socket::bind(spec, out)?),
+        Role::Client => {
+            let (dialer, helper) = Dialer { name, path }.start(is_weak)?;
+            helpers.push(helper);
+            Fronts::Dialer(dialer)
+        }
     };
-    let (supply, helper) = Keeper { name, path: &spec.path, listener }.start(is_weak)?;
+    let (supply, helper) = Keeper { name, path, fronts }.start(is_weak)?;
+    helpers.push(helper);
     let port = VhostPort::new(Source::Supplied(supply), &VhostConfig { mtu: mtu as usize }).map_err(|error| {
         Error::system(format!("cannot open the port of {name}"), &error, "segue doctor").why("a system call failed")
     })?;
-    Ok((Box::new(port), helper))
+    Ok(Box::new(port))
 }
 
 impl Spec {
