@@ -13,11 +13,11 @@ use segue_control::protocol::{AbsentInstance, ChangedTunnels, Reloaded, ServiceR
 use segue_host::names::{CachedAddress, Lookups, Names};
 use serde_json::json;
 
-use super::child::{Instance, START, State, late};
+use super::child::{Instance, START, STOP_EACH, State, late};
 use super::knobs::{Assignments, carried, turn};
 use super::lookup::LateAnswers;
 use super::requests::Change;
-use super::service::{STOP_EACH, Service, end, patience};
+use super::service::{Service, end};
 use super::spec::InstanceSpec;
 use super::tables;
 use crate::control_server::{forget_next, take_name};
@@ -185,7 +185,7 @@ impl Service {
         // Changes begin here. Instances that are to go end first: their names and ports may be needed again.
         let specs = self.instances.iter().filter(|instance| !stays(instance)).map(|instance| &instance.spec);
         let ending: Vec<&InstanceSpec> = specs.collect();
-        let heirs = tables::heirs(&fresh, &ending);
+        let successors = tables::successors(&fresh, &ending);
         let (mut tables, lost) = tables::present(&ending, &mut self.notify);
         lost.iter().for_each(|error| self.complain(error));
         let (stay, go): (Vec<Instance>, Vec<Instance>) = self.instances.drain(..).partition(stays);
@@ -223,9 +223,9 @@ impl Service {
                 return Err(error);
             }
         }
-        tables.retain(|(name, _)| heirs.iter().any(|heir| heir.name == *name));
+        tables.retain(|(name, _)| successors.iter().any(|successor| successor.name == *name));
         let mut wrong = tables::restore(tables, &mut self.notify);
-        let with_table = kept.iter().chain(&heirs).chain(handovers.iter().map(|handover| &handover.spec));
+        let with_table = kept.iter().chain(&successors).chain(handovers.iter().map(|handover| &handover.spec));
         wrong.extend(tables::load(with_table, &mut self.notify));
         wrong.iter().for_each(|error| self.complain(error));
         outcome.failed = self.set_all(&assignments_of);
@@ -496,7 +496,7 @@ impl Service {
         // Both processes exist; the old one sends its last packets, and then the new one begins.
         self.instances[at].is_quiet = true;
         self.instances[at].signal(libc::SIGTERM);
-        let until = Instant::now() + patience(&self.instances[at]);
+        let until = Instant::now() + self.instances[at].patience();
         let moves = |old: &Instance| matches!(old.state(), Some(State::Starts | State::IsReady | State::IsUp));
         while moves(&self.instances[at]) && Instant::now() < until {
             self.wait(until.saturating_duration_since(Instant::now()));

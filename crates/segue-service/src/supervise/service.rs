@@ -20,7 +20,7 @@ use segue_host::signals::{SignalAction, Signals};
 use segue_host::sys::{self, Want};
 use serde_json::{Value, json};
 
-use super::child::{Instance, START, State, late};
+use super::child::{Instance, START, STOP, State, late};
 use super::down::Down;
 use super::lookup::{ANSWER, LateAnswers};
 use super::notify::Notify;
@@ -32,10 +32,6 @@ use crate::sandbox;
 
 /// Schema id of the events that `segue run -j` prints, one object for each; instances have separate schemas.
 pub const SCHEMA: &str = "segue.run/1";
-/// Longest time until an instance has ended, after which it is killed.
-const STOP: Duration = Duration::from_secs(10);
-/// Additional time to end per interface: the kernel may remove them one by one.
-pub(super) const STOP_EACH: Duration = Duration::from_millis(60);
 /// Longest time in which an instance must end after the second interrupt.
 const STOP_NOW: Duration = Duration::from_secs(2);
 /// Longest wait at the start for answers of the resolver, if no instance has come up without them.
@@ -103,15 +99,10 @@ pub trait Configuration {
     fn check_knobs(&self, spec: &InstanceSpec, known: Vec<Knob>) -> Result<(), Error>;
 }
 
-/// Returns the longest time for the end of an instance.
-pub(super) fn patience(instance: &Instance) -> Duration {
-    STOP + STOP_EACH * u32::try_from(instance.spec.members()).unwrap_or(u32::MAX)
-}
-
 /// Ends an instance, and waits until all of its resources are released.
 pub(super) fn end(mut instance: Instance, out: &dyn Report, notify: &mut Notify) {
     let (name, is_quiet) = (instance.spec.name.clone(), instance.is_quiet);
-    instance.stop(patience(&instance), notify, &mut |said| forward(out, &name, is_quiet, said));
+    instance.stop(instance.patience(), notify, &mut |said| forward(out, &name, is_quiet, said));
 }
 
 /// Describes how many instances are up, and the first ones of those that are not.
@@ -549,7 +540,7 @@ impl Service {
 
     fn stop_all(&mut self) {
         self.instances.iter().for_each(|instance| instance.signal(libc::SIGTERM));
-        let until = Instant::now() + self.instances.iter().map(patience).max().unwrap_or(STOP);
+        let until = Instant::now() + self.instances.iter().map(Instance::patience).max().unwrap_or(STOP);
         while self.instances.iter().any(Instance::runs) && Instant::now() < until {
             self.wait(until.saturating_duration_since(Instant::now()));
         }

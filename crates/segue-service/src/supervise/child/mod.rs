@@ -16,8 +16,8 @@ use segue_control::error::{Error, Kind, printable_line};
 use segue_control::place;
 use segue_host::{process, sys};
 
-use self::failure::{failure, lingering};
 pub(super) use self::failure::{START, late};
+use self::failure::{failure, lingering};
 pub(super) use self::running::State;
 use self::running::{GRACE, PERIOD, Process};
 use super::handle::{Handle, KeptProcess};
@@ -25,7 +25,6 @@ use super::lookup::Lookup;
 use super::notify::Notify;
 use super::placeholder::{self, Placeholder};
 use super::said::Said;
-use super::service::patience;
 use super::spec::InstanceSpec;
 use super::watch::{Watch, stalled};
 use crate::control_server::has_taken_name;
@@ -35,6 +34,10 @@ use crate::handover::{self, Line, Ports, Record};
 /// Longest event line in bytes, for an instance and again for each of its tunnels. The longest is the down event, with
 /// all counters.
 const LINE_LEN: usize = 64 << 10;
+/// Longest time until an instance has ended, after which it is killed.
+pub(super) const STOP: Duration = Duration::from_secs(10);
+/// Additional time to end per interface: the kernel may remove them one by one.
+pub(super) const STOP_EACH: Duration = Duration::from_millis(60);
 /// Largest output of an instance that is read within a [`PERIOD`], in lines and in bytes: for an instance, and again
 /// for each of its tunnels. What it writes beyond that waits in the pipe, and takes no processor time of the service.
 const OUTPUT: [[usize; 2]; 2] = [[1024, LINE_LEN], [16, 8 << 10]];
@@ -284,6 +287,11 @@ impl Instance {
         (until > Instant::now() && (is_much(0) || is_much(1))).then_some(until)
     }
 
+    /// Returns the longest time for the end of the instance.
+    pub(super) fn patience(&self) -> Duration {
+        STOP + STOP_EACH * u32::try_from(self.spec.members()).unwrap_or(u32::MAX)
+    }
+
     /// Returns the time at which this instance needs attention without an event, if there is one.
     pub(super) fn attention(&self) -> Option<Instant> {
         let watch =
@@ -298,7 +306,7 @@ impl Instance {
         let starts = matches!(process.state, State::Starts | State::IsReady) && !self.is_quiet;
         let starts = starts.then(|| process.began + START);
         // One that has said that it is down has to end, whatever it says next.
-        let ends = process.down.map(|down| down + patience(self));
+        let ends = process.down.map(|down| down + self.patience());
         process.died.map(|died| died + GRACE).or_else(|| starts.into_iter().chain(ends).min())
     }
 

@@ -120,7 +120,7 @@ fn a_process_that_goes_on_after_it_has_said_that_it_is_down_is_ended() {
         assert!(instance.read(&mut |_| ()).is_none());
     }
     instance.tend();
-    let longest = patience(&instance);
+    let longest = instance.patience();
     let process = instance.process.as_mut().unwrap();
     assert!(process.died.is_none(), "it has {longest:?} to end");
     process.down = Some(Instant::now().checked_sub(longest).expect("a machine that is up for longer"));
