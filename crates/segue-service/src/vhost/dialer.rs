@@ -101,14 +101,14 @@ mod tests {
             let (path, rounds) = (path.clone(), rounds.clone());
             move || serve(&Partner { socket: &far, rounds: &rounds }, &path)
         });
-        let ask = || -> Option<OwnedFd> {
+        let request = || -> Option<OwnedFd> {
             sys::send(&near, &[1], None).unwrap();
             assert_eq!(poll(&[(near.as_fd(), Want::Read)], PATIENCE).unwrap(), [true], "no answer");
             sys::receive(&near, &mut [0]).unwrap().1
         };
-        assert!(ask().is_none(), "nothing listens");
+        assert!(request().is_none(), "nothing listens");
         let listener = UnixListener::bind(&path).unwrap();
-        let front = ask().expect("a connection");
+        let front = request().expect("a connection");
         let (mut accepted, _) = listener.accept().unwrap();
         accepted.write_all(b"x").unwrap();
         let mut byte = [0];

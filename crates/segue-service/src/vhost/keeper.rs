@@ -28,22 +28,22 @@ const LONG: Duration = Duration::from_secs(3600);
 pub(super) struct Keeper<'a> {
     pub(super) name: &'a str,
     pub(super) path: &'a Path,
-    pub(super) fronts: Fronts,
+    pub(super) fronts: FrontendSource,
 }
 
 /// Source of the connections of front ends.
-pub(super) enum Fronts {
+pub(super) enum FrontendSource {
     /// The socket at which they connect.
     Listener(UnixListener),
     /// A connection to the process that connects to a front end that listens.
     Dialer(UnixStream),
 }
 
-impl AsFd for Fronts {
+impl AsFd for FrontendSource {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Fronts::Listener(listener) => listener.as_fd(),
-            Fronts::Dialer(dialer) => dialer.as_fd(),
+            FrontendSource::Listener(listener) => listener.as_fd(),
+            FrontendSource::Dialer(dialer) => dialer.as_fd(),
         }
     }
 }
@@ -61,7 +61,7 @@ impl Keeper<'_> {
         let user = NewUser::choose(&format!("{} front end", self.name))?;
         // Every other descriptor is closed there.
         sys::send(&near, &[0], Some(self.fronts.as_fd())).map_err(failed)?;
-        let listens = matches!(self.fronts, Fronts::Listener(_));
+        let listens = matches!(self.fronts, FrontendSource::Listener(_));
         match fork().map_err(failed)? {
             Forked::Parent(pid) => {
                 drop(far);
@@ -78,7 +78,8 @@ impl Keeper<'_> {
                     let mut far = keep_only(far).map_err(text)?;
                     let (_, fd) = sys::receive(&far, &mut [0]).map_err(text)?;
                     let fd = fd.ok_or("no socket came along")?;
-                    let fronts = if listens { Fronts::Listener(fd.into()) } else { Fronts::Dialer(fd.into()) };
+                    let fronts =
+                        if listens { FrontendSource::Listener(fd.into()) } else { FrontendSource::Dialer(fd.into()) };
                     confine(&AccessRights { accepts: true, ..AccessRights::default() }, is_weak)?;
                     far.write_all(&[1]).map_err(text)?;
                     let port = Partner { socket: &far, rounds: &rounds };
@@ -102,7 +103,7 @@ impl Keeper<'_> {
 struct FrontendServer<'a> {
     /// The process that moves packets.
     port: Partner<'a>,
-    fronts: &'a Fronts,
+    fronts: &'a FrontendSource,
 }
 
 impl FrontendServer<'_> {
@@ -132,8 +133,8 @@ impl FrontendServer<'_> {
     /// Returns the socket at which front ends connect; `None` where they listen.
     fn listener(&self) -> Option<&UnixListener> {
         match self.fronts {
-            Fronts::Listener(listener) => Some(listener),
-            Fronts::Dialer(_) => None,
+            FrontendSource::Listener(listener) => Some(listener),
+            FrontendSource::Dialer(_) => None,
         }
     }
 
@@ -141,7 +142,7 @@ impl FrontendServer<'_> {
     fn next(&self) -> io::Result<Option<UnixStream>> {
         loop {
             let (found, pause) = match self.fronts {
-                Fronts::Listener(listener) => {
+                FrontendSource::Listener(listener) => {
                     let ready = self.port.wait(&[(listener.as_fd(), Want::Read), self.port.hangup()], LONG)?;
                     if ready[1] {
                         return Ok(None);
@@ -149,7 +150,7 @@ impl FrontendServer<'_> {
                     // The process has no request open, or has ended; without descriptors it is tried again.
                     (listener.accept().ok().map(|(front, _)| front), PAUSE)
                 }
-                Fronts::Dialer(dialer) => (self.dialed(dialer)?, RETRY),
+                FrontendSource::Dialer(dialer) => (self.dialed(dialer)?, RETRY),
             };
             if found.is_some() || self.port.has_ended(pause)? {
                 return Ok(found);
@@ -238,14 +239,14 @@ mod tests {
         // Connections whose client is gone stay in the queue.
         while connect_path(&path).is_ok() {}
         let (near, far) = sys::pair().unwrap();
-        let (asks, asked) = sys::pair().unwrap();
+        let (asking, asked) = sys::pair().unwrap();
         let rounds = Rounds::new().unwrap();
         let dialing = thread::spawn({
             let (path, rounds) = (path.clone(), rounds.clone());
             move || dialer::serve(&Partner { socket: &asked, rounds: &rounds }, &path)
         });
         let serving = thread::spawn(move || {
-            let (port, fronts) = (Partner { socket: &far, rounds: &rounds }, Fronts::Dialer(asks));
+            let (port, fronts) = (Partner { socket: &far, rounds: &rounds }, FrontendSource::Dialer(asking));
             FrontendServer { port, fronts: &fronts }.serve()
         });
         thread::sleep(20 * FAILED_PAUSE);
@@ -275,7 +276,7 @@ mod tests {
         let serving = thread::spawn({
             let rounds = rounds.clone();
             move || {
-                let (port, fronts) = (Partner { socket: &far, rounds: &rounds }, Fronts::Listener(listener));
+                let (port, fronts) = (Partner { socket: &far, rounds: &rounds }, FrontendSource::Listener(listener));
                 FrontendServer { port, fronts: &fronts }.serve()
             }
         });

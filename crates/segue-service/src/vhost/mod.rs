@@ -16,7 +16,7 @@ pub(crate) use health::complaints;
 pub use spec::{Role, Spec};
 
 use self::dialer::Dialer;
-use self::keeper::{Fronts, Keeper};
+use self::keeper::{FrontendSource, Keeper};
 use crate::report::Report;
 use crate::sandbox::Helper;
 
@@ -37,11 +37,11 @@ pub(crate) fn open(
 ) -> Result<Box<dyn Port>, Error> {
     let path = spec.path.as_path();
     let fronts = match spec.role {
-        Role::Server => Fronts::Listener(socket::bind(spec, out)?),
+        Role::Server => FrontendSource::Listener(socket::bind(spec, out)?),
         Role::Client => {
             let (dialer, helper) = Dialer { name, path }.start(is_weak)?;
             helpers.push(helper);
-            Fronts::Dialer(dialer)
+            FrontendSource::Dialer(dialer)
         }
     };
     let (supply, helper) = Keeper { name, path, fronts }.start(is_weak)?;
