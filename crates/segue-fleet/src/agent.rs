@@ -27,7 +27,7 @@ use crate::lease;
 use crate::refusal::Refusal;
 use crate::refusal_log::RefusalLog;
 use crate::roster::{Judged, Policy, Roster};
-use crate::subnet_env::SubnetEnv;
+use crate::subnet_env::{SubnetEnv, Written};
 
 /// Time for which peers that vanished during a long outage stay in the table.
 const GRACE: Duration = Duration::from_secs(30);
@@ -69,6 +69,8 @@ pub struct Agent<'a> {
     state: FleetState,
     roster: Option<Roster>,
     acquired: Option<Acquired>,
+    /// The file `subnet.env` as it was written last.
+    written: Option<Written>,
     /// Peer table that the tunnel is to have.
     peers: Vec<Peer>,
     /// Whether the tunnel has `peers` as its table.
@@ -148,6 +150,7 @@ impl<'a> Agent<'a> {
             state,
             roster: None,
             acquired: None,
+            written: None,
             peers: Vec::new(),
             is_synced: false,
             refused: (0, Vec::new()),
@@ -305,7 +308,7 @@ impl Agent<'_> {
         let mtu = self.announce.mtu(&self.settings.terms.name);
         let file = SubnetEnv { network: config.network, subnet: *subnet, mtu };
         let path = &self.settings.subnet_file;
-        let done = if SubnetEnv::read(path) == Some(file) { Ok(()) } else { file.write(path) };
+        let done = file.keep(path, &mut self.written);
         let failure = done.err().map(|error| format!("cannot write {}: {error}", path.display()));
         if self.state.file_error != failure {
             if let Some(failure) = &failure {
