@@ -144,7 +144,7 @@ fn the_user_and_the_folder_of_the_units_are_made_by_their_files() {
     let passwd = fs::read_to_string(root.join("etc/passwd")).unwrap();
     assert!(passwd.lines().any(|line| line.starts_with("segue:") && line.ends_with("nologin")), "{passwd}");
     let (made, text) = ran(at_root("systemd-tmpfiles").arg("--create"));
-    assert!(made && root.join("run/segue").is_dir(), "{text}");
+    assert!(made && ["run/segue", "run/segue-root"].iter().all(|folder| root.join(folder).is_dir()), "{text}");
 }
 
 /// Returns the path of an AppArmor profile of the units.
@@ -215,6 +215,15 @@ fn the_profile_of_the_units_is_understood_and_permits_what_they_do() {
     assert!(!accepted && said.contains("syntax error"), "{said}");
 }
 
+/// Prints the answer of the metrics of a service, as a program of Python.
+const SCRAPE: &str = "
+import socket
+client = socket.socket(socket.AF_UNIX)
+client.connect('/run/segue/metrics.metrics')
+client.sendall(b'GET /metrics HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n')
+print(client.makefile().read())
+";
+
 #[test]
 fn a_service_uses_no_file_that_the_profile_of_the_units_forbids() {
     let tools = ["strace", "systemd-socket-activate"];
@@ -222,6 +231,11 @@ fn a_service_uses_no_file_that_the_profile_of_the_units_forbids() {
     if which("apparmor_parser").is_none() {
         return skip(test_name!(), "not installed: apparmor_parser");
     }
+    // As systemd-tmpfiles makes them; an agent of root for a tunnel of the service has left its state.
+    let agent = r#"{"schema":"segue.fleet/1","name":"sg1","engine":"etcd","state":"connected"}"#;
+    let make = "mount -t tmpfs -o mode=755 run /run; mkdir -m 755 /run/segue /run/segue-root";
+    let make = format!("{make}; echo '{agent}' > /run/segue-root/sg1.fleet.json");
+    ground.a.run("sh", &["-ec", &make]).expect("the folders of the package");
     for words in ["link add in0 type veth peer name in1", "link set in0 up", "link set in1 up"] {
         ground.a.run("ip", &words.split(' ').collect::<Vec<_>>()).expect("ip");
     }
@@ -234,22 +248,28 @@ fn a_service_uses_no_file_that_the_profile_of_the_units_forbids() {
     // The tracer is beside the service, not its parent, so that a signal comes to the service.
     let mut command = ground.a.command("strace");
     command.args(["-D", "-ff", "-y", "-qq", "-s", "4096", "-e", "trace=file,flock,connect,bind", "-o"]).arg(&calls);
-    command.arg(&ground.program).args(["run", "-j", "-c"]).arg(&file);
+    command.arg(&ground.program).args(["run", "-j", "-c"]).arg(&file).env("SEGUE_RUNTIME_DIR", "/run/segue");
     let mut service = Process::spawn(command, b"").expect("strace starts");
     service.wait_for_line("\"event\":\"ready\"", PATIENCE).unwrap_or_else(|error| panic!("{error}"));
     assert!(service.stdout().contains("\"absent\":[]"), "{}", service.stdout());
     let (reloaded, said) = segue(&ground.a, &ground.program, "reload segue");
     assert!(reloaded, "{said}");
+    // Its own metrics.
+    let has_agent = |answer: &str| answer.contains("\nsegue_fleet_state{name=\"sg1\",state=\"connected\"} 1\n");
+    let answer = until("its metrics", || ground.a.run("/usr/bin/python3", &["-c", SCRAPE]).ok());
+    assert!(has_agent(&answer), "{answer}");
     // The service of the metrics, by its socket; the tracer leaves it the process id that LISTEN_PID has.
     let scrape = directory.file("scrape");
     let socket = unit("segue-metrics.socket");
     let mut command = ground.a.command("systemd-socket-activate");
-    command.args(["-l", value(&socket, "ListenStream"), "--fdname=metrics", "strace", "-D", "-ff", "-y", "-qq"]);
+    command.args(["-l", value(&socket, "ListenStream"), "--fdname=metrics", "--setenv=SEGUE_RUNTIME_DIR=/run/segue"]);
+    command.args(["strace", "-D", "-ff", "-y", "-qq"]);
     command.args(["-s", "4096", "-e", "trace=file,flock,connect,bind", "-o"]).arg(&scrape).arg(&ground.program);
     command.args(["metrics", "--listen", "fd:metrics"]);
     let mut metrics = Process::spawn(command, b"").expect("systemd-socket-activate starts");
     let answer = get(&ground.a, value(&socket, "ListenStream"), "/metrics", &mut metrics);
     assert!(answer.contains("\nsegue_instance_info{name=\"sg1\",kind=\"tunnel\"} 1\n"), "{answer}");
+    assert!(has_agent(&answer), "{answer}");
     for started in [&mut metrics, &mut service] {
         started.terminate();
         assert_eq!(started.wait(PATIENCE).expect("it ends").code(), Some(0), "{}", started.last_words());
@@ -263,15 +283,20 @@ fn a_service_uses_no_file_that_the_profile_of_the_units_forbids() {
         command.args([&ground.program, &program].map(|path| format!("{}=/usr/bin/segue", path.display())));
         ran(&mut command)
     };
-    let rows = [("segue", &calls, "/dev/net/tun rw"), ("segue-metrics", &scrape, "@{run}/segue/* rw")];
-    for (name, calls, rule) in rows {
+    let of_agents = ("@{run}/segue-root/*.fleet.json r", "/run/segue-root/sg1.fleet.json r");
+    let rows = [
+        ("segue", &calls, ("/dev/net/tun rw", "/dev/net/tun rw")),
+        ("segue", &calls, of_agents),
+        ("segue-metrics", &scrape, ("@{run}/segue/* rw", "/run/segue/sg1.sock w")),
+        ("segue-metrics", &scrape, of_agents),
+    ];
+    for (name, calls, (rule, file)) in rows {
         let (permitted, said) = forbidden(&profile(name), calls);
         assert!(permitted, "{name}: {said}");
         // Without a rule its file is named.
         let (less, text) = (directory.file("less"), fs::read_to_string(profile(name)).expect("the profile"));
         fs::write(&less, text.replace(&format!("{rule},"), "")).expect("a file");
         let (permitted, said) = forbidden(&less, calls);
-        let file = if name == "segue" { rule } else { "/run/segue/sg1.sock w" };
         assert!(!permitted && said.contains(file), "{name}: {said}");
     }
 }
