@@ -266,6 +266,8 @@ impl Agent<'_> {
             Event::NotRenewed(why) => self.not_renewed(&why),
             Event::Listed(listed, revision) => {
                 self.reached(None);
+                // Changes of this host's own lease may have been missed, too.
+                let _ = self.check.try_send(());
                 // After a restore of a backup it can be lower than before.
                 self.state.revision = revision;
                 self.grace.listed();
@@ -512,10 +514,12 @@ impl Agent<'_> {
         }
     }
 
-    /// Follows steps of the clock; `clock` is what it says.
+    /// Follows steps of the clock; `clock` is what it says. The machine may have stood still for longer than its lease
+    /// lasts: that time does not count for the next renewal.
     fn follow_clock(&mut self, clock: u64) {
         let (then, said) = std::mem::replace(&mut self.clock, (Instant::now(), clock));
         if date_anew(&mut self.state, said + then.elapsed().as_secs(), clock) {
+            let _ = self.check.try_send(());
             self.publish();
         }
     }
@@ -598,5 +602,7 @@ fn other_end(name: &str) -> Error {
         .why("its outer address, its MAC address or what it listens for is not what the lease says")
 }
 
+#[cfg(test)]
+mod lease_tests;
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,80 @@
+//! Tests of when the agent looks at its own lease.
+
+use super::*;
+use crate::config::Config;
+use crate::datapath::LocalEndpoint;
+use crate::network::Network;
+
+/// A tunnel that takes every table, and an output that goes nowhere.
+struct Quiet;
+
+impl Datapath for Quiet {
+    fn state(&mut self) -> Result<TunnelState, Error> {
+        Ok(TunnelState::default())
+    }
+
+    fn sync(&mut self, _: &Table) -> Result<(u64, Vec<RefusedPeer>), Error> {
+        Ok((0, Vec::new()))
+    }
+
+    fn change(&mut self, _: peers::Change) -> Result<u64, Error> {
+        Ok(1)
+    }
+}
+
+impl Announce for Quiet {
+    fn note(&mut self, _: &str) {}
+
+    fn state(&mut self, _: &FleetState) {}
+
+    fn mtu(&self, _: &str) -> u32 {
+        1450
+    }
+}
+
+/// Runs `work` with an agent that follows its registry, and with the requests for a look at its lease.
+fn with_agent(work: impl FnOnce(&mut Agent<'_>, &Receiver<()>)) {
+    let terms = Terms {
+        prefix: "/coreos.com/network".to_owned(),
+        address: [198, 18, 0, 1].into(),
+        name: "t1".to_owned(),
+        end: LocalEndpoint::default(),
+        offer: None,
+        ttl: Duration::from_secs(60),
+        before: None,
+    };
+    let settings = Settings { terms, subnet_file: PathBuf::new(), limit: 10 };
+    let (check, checks) = std::sync::mpsc::sync_channel(1);
+    let (mut tunnel, mut output) = (Quiet, Quiet);
+    let mut agent = Agent::new(settings, "http://127.0.0.1:1", &mut tunnel, &mut output, check);
+    agent.state.state = Engine::Connected;
+    work(&mut agent, &checks);
+}
+
+fn roster() -> Roster {
+    Roster::new(Policy {
+        config: Config::parse(br#"{"Network":"198.19.0.0/16","Backend":{"Type":"vxlan"}}"#).unwrap(),
+        directory: "/coreos.com/network/subnets".to_owned(),
+        address: [198, 18, 0, 1].into(),
+        local: None,
+        subnet: Network::parse("198.19.1.0/24").unwrap(),
+        mac: None,
+        limit: 10,
+    })
+}
+
+#[test]
+fn the_lease_is_looked_at_after_each_list_and_each_step_of_the_clock() {
+    with_agent(|agent, checks| {
+        // As after a compaction, while the agent is connected.
+        for _ in 0..2 {
+            agent.handle(Event::Listed(Box::new(roster()), 7)).unwrap();
+            assert!(checks.try_recv().is_ok(), "a list");
+        }
+        agent.follow_clock(now());
+        assert!(checks.try_recv().is_err(), "no step");
+        // As after a suspension of the machine.
+        agent.follow_clock(now() + 3600);
+        assert!(checks.try_recv().is_ok(), "a step");
+    });
+}
