@@ -100,6 +100,8 @@ pub struct FleetState {
     pub ttl: u64,
     /// The time at which this host's lease was renewed.
     pub renewed: Option<u64>,
+    /// The time since which the registry has no lease of this host and takes none, while that lasts.
+    pub lease_gone: Option<u64>,
     /// Number of peers in the tunnel's table.
     pub peers: usize,
     /// Generation of the tunnel's table as set by the agent.

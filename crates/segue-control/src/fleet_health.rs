@@ -61,10 +61,15 @@ fn problems(state: &FleetState, now: u64) -> Vec<Complaint> {
         found.push(problem("fleet_table", what, state.table_error.clone(), Some(since), "segue stat --why"));
     }
     // An agent renews it after a third. A reservation never ends.
-    if let Some(renewed) = state.renewed.filter(|renewed| state.ttl > 0 && 2 * age(*renewed) > state.ttl) {
-        let what = "the fleet agent does not renew its lease";
+    let late = state.renewed.filter(|renewed| state.ttl > 0 && 2 * age(*renewed) > state.ttl);
+    let gone = state.lease_gone.filter(|since| age(*since) > PATIENCE);
+    if let Some(since) = gone.or(late) {
+        let what = match gone {
+            Some(_) => "this host's lease is gone, and the registry takes no other one",
+            None => "the fleet agent does not renew its lease",
+        };
         let fix = "let the agent's user write below PREFIX/subnets/";
-        found.push(problem("fleet_lease", what, state.error.clone(), Some(renewed), fix));
+        found.push(problem("fleet_lease", what, state.error.clone(), Some(since), fix));
     }
     if let Some(error) = &state.file_error {
         let what = "the fleet agent cannot write subnet.env";
@@ -128,6 +133,11 @@ mod tests {
         assert_codes(&FleetState { table_failed: Some(NOW - 60), ..agent() }, &[]);
         assert_codes(&FleetState { table_failed: Some(NOW - 61), ..agent() }, &["fleet_table"]);
         assert_codes(&FleetState { renewed: Some(NOW - 51), ..agent() }, &["fleet_lease"]);
+        // Without it other hosts send nothing here, whenever it was renewed; a reservation is no exception.
+        for ttl in [0, 100] {
+            assert_codes(&FleetState { ttl, lease_gone: Some(NOW - 60), ..agent() }, &[]);
+            assert_codes(&FleetState { ttl, lease_gone: Some(NOW - 61), ..agent() }, &["fleet_lease"]);
+        }
         assert_codes(&FleetState { file_error: Some("disk full".to_owned()), ..agent() }, &["fleet_file"]);
         let all = FleetState { state: Engine::Stale, table_failed: Some(1), renewed: Some(1), ..agent() };
         assert_codes(&all, &["fleet_stale", "fleet_table", "fleet_lease"]);

@@ -149,8 +149,8 @@ pub const CODES: &[HealthCode] = &[
     ),
     code(
         "fleet_lease",
-        "The fleet agent has not renewed its lease for half of its time to live; other hosts forget this one when it \
-         ends.",
+        "The fleet agent has not renewed its lease for half of its time to live, or not made it again for a minute \
+         after it was gone; other hosts forget this one without it.",
         "etcd refuses what the agent writes, or is not reached.",
         "The reason is shown; the agent's user needs permission to write below PREFIX/subnets/.",
     ),

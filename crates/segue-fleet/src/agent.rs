@@ -256,14 +256,14 @@ impl Agent<'_> {
                 return Ok(Some(*acquired));
             }
             Event::Renewed => {
-                self.state.renewed = Some(now());
+                (self.state.renewed, self.state.lease_gone) = (Some(now()), None);
                 // One that is stale has the failure to reach etcd.
                 if self.state.state == Engine::Connected {
                     self.state.error = None;
                 }
                 self.publish();
             }
-            Event::NotRenewed(why) => self.not_renewed(&why),
+            Event::NotRenewed { why, is_gone } => self.not_renewed(&why, is_gone),
             Event::Listed(listed, revision) => {
                 self.reached(None);
                 // Changes of this host's own lease may have been missed, too.
@@ -378,13 +378,14 @@ impl Agent<'_> {
         self.publish();
     }
 
-    fn not_renewed(&mut self, why: &str) {
+    fn not_renewed(&mut self, why: &str, is_gone: bool) {
         let error = format!("the lease is not renewed: {why}");
         self.announce.note(&error);
+        self.state.lease_gone = is_gone.then(|| self.state.lease_gone.unwrap_or_else(now));
         if self.state.state == Engine::Connected {
             self.state.error = Some(error);
-            self.publish();
         }
+        self.publish();
     }
 
     fn stale(&mut self, why: &str) {
@@ -589,7 +590,8 @@ fn date_anew(state: &mut FleetState, expected: u64, clock: u64) -> bool {
     if clock.abs_diff(expected) <= ROUNDED {
         return false;
     }
-    let times = [Some(&mut state.since), state.renewed.as_mut(), state.table_failed.as_mut()];
+    let FleetState { since, renewed, lease_gone, table_failed, .. } = state;
+    let times = [Some(since), renewed.as_mut(), lease_gone.as_mut(), table_failed.as_mut()];
     for time in times.into_iter().flatten() {
         *time = (*time + clock).saturating_sub(expected);
     }

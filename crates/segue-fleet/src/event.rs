@@ -27,8 +27,13 @@ pub enum Event {
     Acquired(Box<Acquired>),
     /// This host's lease was renewed.
     Renewed,
-    /// This host's lease could not be renewed, for the given reason.
-    NotRenewed(String),
+    /// This host's lease could not be renewed.
+    NotRenewed {
+        /// The reason, as a sentence for the log.
+        why: String,
+        /// Whether the registry has no lease of this host any more, so that other hosts have no peer for it.
+        is_gone: bool,
+    },
     /// A list of all entries of the registry, and its revision.
     Listed(Box<Roster>, i64),
     /// Changes of the registry; an empty batch reports that a watch has begun.

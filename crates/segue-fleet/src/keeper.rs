@@ -57,6 +57,8 @@ struct Held {
     network: Network,
     /// The time at which this host last wrote it in place of another program's with the same address.
     rewritten: Option<Instant>,
+    /// Whether its key named no host when it was looked at last.
+    is_gone: bool,
 }
 
 /// A lease of etcd with which no put is known to have succeeded.
@@ -116,7 +118,7 @@ pub fn run(mut etcd: Etcd, terms: &Terms, events: &SyncSender<Event>, check: &Re
             }
             Err(Failure::Later(why)) => {
                 wait = backoff.failed().min(interval);
-                Event::NotRenewed(why)
+                Event::NotRenewed { why, is_gone: held.is_gone }
             }
         };
         if events.send(event).is_err() {
@@ -223,7 +225,7 @@ fn acquire(etcd: &mut Etcd, terms: &Terms, spare: &mut Option<Spare>) -> Result<
             spare.take_if(|spare| spare.id == id);
             let network = config.network;
             let acquired = Acquired { config, subnet, is_reservation: id == 0, endpoint: etcd.endpoint().to_owned() };
-            return Ok((Held { key, value, subnet, id, network, rewritten: None }, acquired));
+            return Ok((Held { key, value, subnet, id, network, rewritten: None, is_gone: false }, acquired));
         }
     }
     Err(Failure::Later(format!("other hosts were faster {RACES} times")))
@@ -245,6 +247,7 @@ fn renew(etcd: &mut Etcd, terms: &Terms, held: &mut Held, spare: &mut Option<Spa
     // An address that no host can have names none.
     let owner = found.as_ref().and_then(|record| lease::public_address(&record.value));
     let owner = owner.filter(|owner| is_host(*owner) && !held.network.contains(*owner));
+    held.is_gone = owner.is_none();
     let is_own = |record: &Record| record.lease == held.id && record.value == held.value.as_bytes();
     // A put of this host that was executed without an answer is no other program's.
     let is_late = |record: &Record| spare.as_ref().is_some_and(|spare| spare.id == record.lease);
@@ -271,6 +274,7 @@ fn renew(etcd: &mut Etcd, terms: &Terms, held: &mut Held, spare: &mut Option<Spa
     match made {
         Made::New(_) => {
             spare.take_if(|spare| spare.id == id);
+            held.is_gone = false;
             let before = std::mem::replace(&mut held.id, id);
             if alive && before != 0 && before != id {
                 // It has no key any more, and ends by itself otherwise.

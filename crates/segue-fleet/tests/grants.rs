@@ -125,6 +125,8 @@ struct Registry {
     revoked: BTreeSet<String>,
     /// Whether another host gets the first subnet meanwhile; the first put then stays to be executed.
     is_taken: bool,
+    /// Whether there is no room for puts.
+    is_full: bool,
 }
 
 impl Registry {
@@ -135,6 +137,7 @@ impl Registry {
         Some(match path {
             "/v3/kv/range" if request["key"] == CONFIG_KEY => serde_json::from_str(CONFIG).unwrap(),
             "/v3/kv/range" => json!({ "header": header, "kvs": self.list() }),
+            "/v3/kv/txn" if self.is_full => json!({ "error": "etcdserver: mvcc: database space exceeded", "code": 8 }),
             "/v3/kv/txn" => {
                 self.puts += 1;
                 if self.puts == 1 {
@@ -299,4 +302,38 @@ fn an_administrator_who_writes_a_lease_time_and_again_is_no_other_agent() {
             }
         }
     }
+}
+
+/// Asks a keeper to look at its lease until an event is the expected one.
+#[track_caller]
+fn until((inbox, check): (&Receiver<Event>, &Sender<()>), what: &str, is_it: &dyn Fn(&Event) -> bool) {
+    let begin = Instant::now();
+    loop {
+        check.send(()).unwrap();
+        let event = inbox.recv_timeout(PATIENCE).unwrap();
+        if is_it(&event) {
+            return;
+        }
+        assert!(begin.elapsed() < PATIENCE, "{what}: {event:?}");
+    }
+}
+
+#[test]
+fn a_lease_that_is_gone_and_cannot_be_made_again_is_reported_as_gone() {
+    // No put is left without an answer.
+    let (registry, url) = serve(Registry { puts: 1, ..Registry::default() });
+    let (inbox, check, _keeper) = keep(&url, PATIENCE);
+    assert!(matches!(inbox.recv_timeout(PATIENCE).unwrap(), Event::Acquired(_)));
+    let until = |what, is_it: &dyn Fn(&Event) -> bool| until((&inbox, &check), what, is_it);
+    registry.lock().unwrap().is_full = true;
+    until("it needs no put", &|event| matches!(event, Event::Renewed));
+    // What an administrator has put in its place names this host: {"PublicIP":"198.18.0.1"}
+    let value = "eyJQdWJsaWNJUCI6IjE5OC4xOC4wLjEifQ==";
+    registry.lock().unwrap().keys.values_mut().for_each(|entry| *entry = ("0".to_owned(), value.to_owned()));
+    until("it is not as it was", &|event| matches!(event, Event::NotRenewed { is_gone: false, .. }));
+    registry.lock().unwrap().keys.clear();
+    until("it is gone", &|event| matches!(event, Event::NotRenewed { is_gone: true, .. }));
+    registry.lock().unwrap().is_full = false;
+    until("it is made again", &|event| matches!(event, Event::Renewed));
+    assert_eq!(registry.lock().unwrap().keys.len(), 1);
 }

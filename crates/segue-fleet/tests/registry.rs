@@ -302,7 +302,7 @@ fn a_renewal_that_fails_is_in_the_state_until_one_succeeds() {
         until("it follows", || one.state().state.name() == "connected");
         // The first renewals come by themselves, after the lease has changed.
         until("the failure is there", || {
-            one.send(Event::NotRenewed("etcd: permission denied".to_owned()));
+            one.send(Event::NotRenewed { why: "etcd: permission denied".to_owned(), is_gone: false });
             one.state().error.as_deref() == Some("the lease is not renewed: etcd: permission denied")
         });
         one.send(Event::Renewed);

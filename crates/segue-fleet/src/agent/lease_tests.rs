@@ -1,4 +1,4 @@
-//! Tests of when the agent looks at its own lease.
+//! Tests of when the agent looks at its own lease, and of what its state says of it.
 
 use super::*;
 use crate::config::Config;
@@ -76,5 +76,25 @@ fn the_lease_is_looked_at_after_each_list_and_each_step_of_the_clock() {
         // As after a suspension of the machine.
         agent.follow_clock(now() + 3600);
         assert!(checks.try_recv().is_ok(), "a step");
+    });
+}
+
+#[test]
+fn a_lease_that_is_gone_is_in_the_state_since_then_until_it_is_made_again() {
+    with_agent(|agent, _| {
+        let failed = |is_gone| Event::NotRenewed { why: "etcd: no room".to_owned(), is_gone };
+        agent.handle(failed(false)).unwrap();
+        assert_eq!(agent.state.lease_gone, None);
+        agent.handle(failed(true)).unwrap();
+        let since = agent.state.lease_gone.unwrap();
+        assert!(now().abs_diff(since) < 60, "{since}");
+        agent.state.lease_gone = Some(since - 90);
+        agent.handle(failed(true)).unwrap();
+        assert_eq!(agent.state.lease_gone, Some(since - 90));
+        // A step of the clock changes no age.
+        assert!(date_anew(&mut agent.state, 1000, 2000));
+        assert_eq!(agent.state.lease_gone, Some(since - 90 + 1000));
+        agent.handle(Event::Renewed).unwrap();
+        assert_eq!(agent.state.lease_gone, None);
     });
 }
