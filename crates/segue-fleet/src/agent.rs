@@ -255,7 +255,8 @@ impl Agent<'_> {
                 self.acquired(&acquired);
                 return Ok(Some(*acquired));
             }
-            Event::Renewed => {
+            Event::Renewed { expires } => {
+                self.state.ttl = if expires { self.settings.terms.ttl.as_secs() } else { 0 };
                 (self.state.renewed, self.state.lease_gone) = (Some(now()), None);
                 // One that is stale has the failure to reach etcd.
                 if self.state.state == Engine::Connected {

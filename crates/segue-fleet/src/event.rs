@@ -26,7 +26,10 @@ pub enum Event {
     /// This host has acquired a lease.
     Acquired(Box<Acquired>),
     /// This host's lease was renewed.
-    Renewed,
+    Renewed {
+        /// Whether it expires; a reservation does not.
+        expires: bool,
+    },
     /// This host's lease could not be renewed.
     NotRenewed {
         /// The reason, as a sentence for the log.

@@ -110,7 +110,7 @@ pub fn run(mut etcd: Etcd, terms: &Terms, events: &SyncSender<Event>, check: &Re
             Ok(()) => {
                 backoff.succeeded();
                 wait = interval;
-                Event::Renewed
+                Event::Renewed { expires: held.id != 0 }
             }
             Err(Failure::Fatal(error)) => {
                 let _ = events.send(Event::Fatal(error));

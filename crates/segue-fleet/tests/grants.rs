@@ -264,7 +264,7 @@ fn of_two_agents_with_one_address_one_ends_and_they_leave_no_leases() {
                     ended.push(error.message);
                     last = Some(Instant::now());
                 }
-                Ok(Event::Renewed) | Err(_) => {}
+                Ok(Event::Renewed { .. }) | Err(_) => {}
                 Ok(event) => panic!("{event:?}"),
             }
         }
@@ -298,10 +298,14 @@ fn an_administrator_who_writes_a_lease_time_and_again_is_no_other_agent() {
             assert!(begin.elapsed() < PATIENCE, "it is not written again");
             check.send(()).unwrap();
             if let Ok(event) = inbox.recv_timeout(Duration::from_millis(20)) {
-                assert!(matches!(event, Event::Renewed), "{event:?}");
+                assert!(matches!(event, Event::Renewed { .. }), "{event:?}");
             }
         }
     }
+    // It is a reservation, until it is removed.
+    until((&inbox, &check), "a reservation", &|event| matches!(event, Event::Renewed { expires: false }));
+    registry.lock().unwrap().keys.clear();
+    until((&inbox, &check), "a lease", &|event| matches!(event, Event::Renewed { expires: true }));
 }
 
 /// Asks a keeper to look at its lease until an event is the expected one.
@@ -326,7 +330,7 @@ fn a_lease_that_is_gone_and_cannot_be_made_again_is_reported_as_gone() {
     assert!(matches!(inbox.recv_timeout(PATIENCE).unwrap(), Event::Acquired(_)));
     let until = |what, is_it: &dyn Fn(&Event) -> bool| until((&inbox, &check), what, is_it);
     registry.lock().unwrap().is_full = true;
-    until("it needs no put", &|event| matches!(event, Event::Renewed));
+    until("it needs no put", &|event| matches!(event, Event::Renewed { .. }));
     // What an administrator has put in its place names this host: {"PublicIP":"198.18.0.1"}
     let value = "eyJQdWJsaWNJUCI6IjE5OC4xOC4wLjEifQ==";
     registry.lock().unwrap().keys.values_mut().for_each(|entry| *entry = ("0".to_owned(), value.to_owned()));
@@ -334,6 +338,6 @@ fn a_lease_that_is_gone_and_cannot_be_made_again_is_reported_as_gone() {
     registry.lock().unwrap().keys.clear();
     until("it is gone", &|event| matches!(event, Event::NotRenewed { is_gone: true, .. }));
     registry.lock().unwrap().is_full = false;
-    until("it is made again", &|event| matches!(event, Event::Renewed));
+    until("it is made again", &|event| matches!(event, Event::Renewed { .. }));
     assert_eq!(registry.lock().unwrap().keys.len(), 1);
 }

@@ -305,7 +305,7 @@ fn a_renewal_that_fails_is_in_the_state_until_one_succeeds() {
             one.send(Event::NotRenewed { why: "etcd: permission denied".to_owned(), is_gone: false });
             one.state().error.as_deref() == Some("the lease is not renewed: etcd: permission denied")
         });
-        one.send(Event::Renewed);
+        one.send(Event::Renewed { expires: true });
         until("it is over", || one.state().error.is_none());
     });
 }

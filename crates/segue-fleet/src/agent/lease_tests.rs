@@ -94,7 +94,17 @@ fn a_lease_that_is_gone_is_in_the_state_since_then_until_it_is_made_again() {
         // A step of the clock changes no age.
         assert!(date_anew(&mut agent.state, 1000, 2000));
         assert_eq!(agent.state.lease_gone, Some(since - 90 + 1000));
-        agent.handle(Event::Renewed).unwrap();
+        agent.handle(Event::Renewed { expires: true }).unwrap();
         assert_eq!(agent.state.lease_gone, None);
+    });
+}
+
+#[test]
+fn a_lease_that_follows_a_reservation_has_a_time_to_live_again() {
+    with_agent(|agent, _| {
+        for (expires, ttl) in [(false, 0), (true, 60), (false, 0)] {
+            agent.handle(Event::Renewed { expires }).unwrap();
+            assert_eq!(agent.state.ttl, ttl);
+        }
     });
 }
