@@ -18,7 +18,8 @@ const SHORT: Duration = Duration::from_secs(1);
 /// Lists all keys of the leases and reports their changes, until the receiver of `events` is gone. Where `list_again`
 /// is set, where a compaction has removed changes that are not known yet, where they are too long for one message, and
 /// where the history of the registry is another one, all keys are listed anew. A list that fails for such a reason has
-/// reached nothing.
+/// reached nothing. A watch that runs goes on to its end before: what others write causes `list_again`, and a list
+/// takes much more than a change.
 pub fn run(
     mut etcd: Etcd,
     policy: &Policy,
@@ -39,7 +40,7 @@ pub fn run(
                 position.is_some()
             }),
             Some(from) => {
-                let watched = watch(&mut etcd, &policy.directory, from, events, list_again, &mut backoff);
+                let watched = watch(&mut etcd, &policy.directory, from, events, &mut backoff);
                 watched.map(|(last, goes_on)| {
                     position = Some(last);
                     goes_on
@@ -78,7 +79,6 @@ fn watch(
     directory: &str,
     from: &Position,
     events: &SyncSender<Event>,
-    list_again: &AtomicBool,
     backoff: &mut Backoff,
 ) -> Result<(Position, bool), EtcdError> {
     let mut last = from.clone();
@@ -92,7 +92,7 @@ fn watch(
         began = true;
         backoff.succeeded();
         goes_on = events.send(Event::Changed(batch, endpoint.clone())).is_ok();
-        goes_on && !list_again.load(Ordering::Relaxed)
+        goes_on
     });
     match outcome {
         Ok(()) if !began => failed = Some(EtcdError::Unreachable(format!("{endpoint}: it does not begin a watch"))),

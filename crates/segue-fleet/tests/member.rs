@@ -170,6 +170,37 @@ fn a_member_with_another_history_is_listed_anew() {
 }
 
 #[test]
+fn a_list_that_is_due_waits_for_the_end_of_the_watch() {
+    in_host("a_list_that_is_due_waits_for_the_end_of_the_watch", || {
+        let list_again = Arc::new(AtomicBool::new(false));
+        let due = Arc::clone(&list_again);
+        let key = STANDARD.encode(format!("{DIRECTORY}/198.19.9.0-24"));
+        // One key comes and goes, where there are more keys than places.
+        let url = member(move |path, _| {
+            if path != "/v3/watch" {
+                return json!({ "header": header(7, "17") });
+            }
+            due.store(true, Ordering::SeqCst);
+            let change = |revision: i64| {
+                let event = json!({ "type": "DELETE", "kv": { "key": key, "mod_revision": revision.to_string() } });
+                json!({ "result": { "header": header(revision, "17"), "events": [event] } })
+            };
+            [created(100, "17"), change(8), change(9)].map(|message| message.to_string()).join("\n").into()
+        });
+        let (events, inbox) = mpsc::sync_channel(16);
+        let client = client(&[&url]);
+        thread::spawn(move || follow::run(client, &policy(10), PATIENCE, &events, &list_again));
+        for _ in 0..2 {
+            assert_eq!(listed(&inbox), 7);
+            for expected in [0, 8, 9] {
+                let event = inbox.recv_timeout(PATIENCE).unwrap();
+                assert!(matches!(&event, Event::Changed(batch, _) if batch.revision == expected), "{event:?}");
+            }
+        }
+    });
+}
+
+#[test]
 fn revisions_at_the_end_of_their_range_end_no_thread() {
     in_host("revisions_at_the_end_of_their_range", || {
         let lists = AtomicUsize::new(0);
