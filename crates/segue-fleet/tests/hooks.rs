@@ -371,6 +371,8 @@ struct FakeState {
     asked: Vec<Change>,
     /// Whether the tunnel closes instead of answering a change.
     is_silent: bool,
+    /// Time that each change takes.
+    delay: Duration,
     /// Remote address of peers that the tunnel refuses.
     refused: Option<IpAddr>,
 }
@@ -437,6 +439,10 @@ impl FakeTunnel {
             let mut line = Vec::new();
             BufReader::new(stream.try_clone().unwrap()).read_until(b'\n', &mut line).unwrap();
             let Ok(request) = Request::parse(&line) else { return };
+            let delay = shared.lock().unwrap().delay;
+            if let Request::Peers(_) = &request {
+                thread::sleep(delay);
+            }
             if let Some(answer) = shared.lock().unwrap().answer(request) {
                 stream.write_all(answer.line().as_bytes()).unwrap();
             }
@@ -553,6 +559,30 @@ fn a_peer_whose_removal_failed_is_removed_by_the_next_hook() {
     tunnel.set(|state| state.peers.clear());
     folder.must("del", 5);
     assert_eq!(tunnel.subnets(), [0; 0]);
+}
+
+#[test]
+fn no_host_is_swept_after_an_add_for_which_the_tunnel_took_longer_than_the_grace_time() {
+    let folder = Folder::new("slow-tunnel");
+    let tunnel = FakeTunnel::start(&folder);
+    let post = ["post", "198.19.0.0/16", "198.19.1.0/24", "198.18.0.1", "--grace"];
+    folder.call(&[&post[..], &["600"]].concat(), "");
+    for n in 2..6 {
+        folder.must("add", n);
+    }
+    folder.call(&[&post[..], &["3"]].concat(), "");
+    tunnel.set(|state| state.delay = Duration::from_secs(4));
+    folder.must("add", 6);
+    tunnel.set(|state| state.delay = Duration::ZERO);
+    // Before flanneld comes to the next host.
+    thread::sleep(Duration::from_millis(300));
+    assert_eq!(folder.peers().len(), 5);
+    for n in 2..5 {
+        folder.must("add", n);
+    }
+    // The one that it does not come to.
+    folder.wait_for(4);
+    assert!(folder.peers().iter().all(|peer| !peer.contains("198.19.5.0/24")));
 }
 
 #[test]

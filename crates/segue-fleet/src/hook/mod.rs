@@ -14,7 +14,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::net::Ipv4Addr;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -101,41 +101,49 @@ pub fn del(name: &str, subnet: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Removes the peers that were not confirmed since the round `round` began, once no `add` has come for `grace` after at
-/// least one. flanneld starts one for each host in turn, which takes long where they are many or the registry is slow.
-/// A later round has a sweeper of its own.
+/// Removes the peers that were not confirmed since the round `round` began, once no `add` has come or was at work for
+/// `grace` after at least one. flanneld starts one for each host in turn, which takes long where they are many, or the
+/// registry or the tunnel is slow. A later round has a sweeper of its own.
 pub fn sweep(name: &str, round: u64, grace: Duration) -> Result<(), Error> {
     let file = format!("{name}{STATE}");
-    let file = place::for_file(&file)
-        .map_err(|error| Error::system(format!("cannot find what is known of {name}"), &error, "ls -ld /run/segue"))?
-        .join(file);
+    let folder = place::for_file(&file)
+        .map_err(|error| Error::system(format!("cannot find what is known of {name}"), &error, "ls -ld /run/segue"))?;
+    let (file, lock) = (folder.join(file), folder.join(format!("{name}.hook.lock")));
     let (mut adds, mut last_add) = (0, Instant::now());
-    loop {
+    let mut hooks = loop {
         // A later round, or no file any more: there is nothing to wait for.
         let memory = fs::read(&file).ok().and_then(|bytes| serde_json::from_slice::<Memory>(&bytes).ok());
         let Some(memory) = memory.filter(|memory| memory.round == round) else { return Ok(()) };
-        if memory.adds != adds {
+        if memory.adds != adds || is_at_work(&lock) {
             (adds, last_add) = (memory.adds, Instant::now());
         }
         let left = grace.saturating_sub(last_add.elapsed());
         if adds > 0 && left.is_zero() {
-            break;
+            match Hooks::open(name) {
+                Ok(hooks) if hooks.memory.round != round => return Ok(()),
+                Ok(hooks) if hooks.memory.adds == adds => break hooks,
+                // Another one has come meanwhile.
+                Ok(_) => continue,
+                Err(error) if error.kind == Kind::InUse => continue,
+                Err(error) => return Err(error),
+            }
         }
         // Those that come are of this round; where none comes in so long, nothing is swept before the next round.
         if adds == 0 && (memory.peers.is_empty() || last_add.elapsed() >= LONGEST) {
             return Ok(());
         }
         std::thread::sleep(if adds == 0 { POLL } else { left.min(POLL) });
-    }
-    let mut hooks = Hooks::open(name)?;
-    if hooks.memory.round != round {
-        return Ok(());
-    }
+    };
     let (kept, old): (BTreeMap<_, _>, BTreeMap<_, _>) =
         std::mem::take(&mut hooks.memory.peers).into_iter().partition(|(_, (confirmed, _))| *confirmed >= round);
     hooks.memory.peers = kept;
     hooks.apply(&format!("sweep of {}", old.len()), removals(old.values()).collect())?;
     Ok(())
+}
+
+/// Returns whether a hook is at work: one that waits for its tunnel holds the lock as long.
+fn is_at_work(lock: &Path) -> bool {
+    File::open(lock).and_then(|lock| sys::try_lock(&lock)).is_ok_and(|is_free| !is_free)
 }
 
 /// Returns the changes that remove peers: one for each, because the tunnel may no longer have some of them.
