@@ -3,7 +3,9 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
+use std::thread;
+use std::time::Duration;
 
 use segue_control::json;
 use segue_control::peers::Table;
@@ -15,6 +17,11 @@ use segue_host::sys::memory_file;
 const EACH: usize = size_of::<u64>();
 /// Number of values for the longest table, plus a leading one for its length. Memory that is never written takes none.
 const COUNT: usize = 1 + TABLE_LEN / EACH;
+/// Number of times that a table is read again which another process replaces meanwhile, as one that gets single changes
+/// without a pause does.
+const TRIES: usize = 100;
+/// Pause before the next one where there is no whole table: writing the longest one takes milliseconds.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// A table in a file that is memory only. The process that moves packets writes it after each change, without a system
 /// call; its successor reads it when it begins.
@@ -53,7 +60,8 @@ impl Kept {
     pub(super) fn write(&self, table: &Table) {
         let text = serde_json::to_vec(table).unwrap_or_default();
         let Some((len, words)) = self.words.split_first() else { return };
-        len.store(0, Ordering::Release);
+        len.store(0, Ordering::Relaxed);
+        fence(Ordering::Release);
         // A table that has come over the socket fits; one with all values written out may not, and starts anew then.
         if text.len() > words.len() * EACH {
             return;
@@ -66,13 +74,29 @@ impl Kept {
         len.store(text.len() as u64, Ordering::Release);
     }
 
-    /// Returns the kept table; `None` where there is none, or an incomplete one.
+    /// Returns the kept table; `None` where there is none, or another process replaces it all the time.
     pub(super) fn read(&self) -> Option<Table> {
+        // Another table may be written meanwhile, of the same length too. Its text is another one, since its generation
+        // is: what is there twice in turn is whole.
+        let mut text = self.text()?;
+        for _ in 0..TRIES {
+            match self.text() {
+                Some(again) if again == text => return json::read(&text).ok(),
+                Some(again) => text = again,
+                None => thread::sleep(PAUSE),
+            }
+        }
+        None
+    }
+
+    /// Returns the text that is kept, or a mixture of two where another one is written meanwhile.
+    fn text(&self) -> Option<Vec<u8>> {
         let (len, words) = self.words.split_first()?;
         let len = usize::try_from(len.load(Ordering::Acquire)).ok().filter(|len| (1..=TABLE_LEN).contains(len))?;
         let used = words.iter().take(len.div_ceil(EACH));
         let mut text: Vec<u8> = used.flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect();
         text.truncate(len);
-        json::read(&text).ok()
+        fence(Ordering::Acquire);
+        Some(text)
     }
 }

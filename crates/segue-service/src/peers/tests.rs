@@ -284,6 +284,38 @@ fn a_successor_finds_the_table_that_was_written_last_and_no_half_of_one() {
     assert_eq!(other.read(), Some(shorter));
 }
 
+/// Returns a table whose text has the same length for each number of three digits.
+fn numbered(number: u64) -> Document {
+    let remote = std::net::Ipv4Addr::new(198, 18, 100 + (number % 100) as u8, 9);
+    let peer = |third: u8| {
+        let prefix = format!("198.19.{third}.0/24").parse().unwrap();
+        Peer { encap: Some(peers::Encap::Gue), ..Peer::new(prefix, remote.into()) }
+    };
+    Document { generation: Some(number), peers: (1..=100).map(peer).collect(), ..Document::default() }
+}
+
+#[test]
+fn a_table_that_is_replaced_while_it_is_read_is_no_mixture_of_two() {
+    let kept = Kept::new().unwrap();
+    let other = Kept::of(kept.try_clone().unwrap()).unwrap();
+    let is_done = std::sync::atomic::AtomicBool::new(false);
+    kept.write(&numbered(999));
+    let found: Vec<Document> = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let numbers = (100..1000).cycle().take_while(|_| !is_done.load(std::sync::atomic::Ordering::Relaxed));
+            numbers.for_each(|number| kept.write(&numbered(number)));
+        });
+        let found = (0..500).filter_map(|_| other.read()).collect();
+        is_done.store(true, std::sync::atomic::Ordering::Relaxed);
+        found
+    });
+    for table in found.into_iter().chain(other.read()) {
+        let whole = numbered(table.generation.unwrap());
+        assert!(table == whole, "{table:?}");
+    }
+    assert!(other.read().is_some());
+}
+
 #[test]
 fn what_is_remembered_of_removed_peers_is_bounded() {
     let keeper = keeper();
