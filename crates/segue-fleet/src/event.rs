@@ -1,11 +1,22 @@
 //! Events that the threads of the agent report to its loop.
 
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
 use segue_control::error::Error;
 
 use crate::config::Config;
 use crate::etcd::Batch;
 use crate::network::Network;
 use crate::roster::Roster;
+
+/// Largest number of events that wait for the loop. One can have the changes of a message of a member of etcd, which
+/// take tens of megabytes.
+const QUEUED: usize = 2;
+
+/// Returns the queue of events for the loop of an agent: threads that report more wait.
+pub fn queue() -> (SyncSender<Event>, Receiver<Event>) {
+    sync_channel(QUEUED)
+}
 
 /// The lease that this host has acquired.
 #[derive(Clone, Debug)]
@@ -47,4 +58,16 @@ pub enum Event {
     Fatal(Error),
     /// A signal to stop the agent.
     Stop,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_events_wait_for_a_loop_that_is_behind() {
+        let (events, _inbox) = queue();
+        let most = (0..100).take_while(|_| events.try_send(Event::Stop).is_ok()).count();
+        assert!((1..5).contains(&most), "{most}");
+    }
 }

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::mpsc::{self, SyncSender};
+use std::sync::mpsc::SyncSender;
 use std::thread;
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use segue_fleet::args::{Call, Cli, Command, Etcd, Hook, Mode, Offered};
 use segue_fleet::connect;
 use segue_fleet::datapath::{Datapath, LocalEndpoint, Tunnel};
 use segue_fleet::etcd::Etcd as Client;
-use segue_fleet::event::Event;
+use segue_fleet::event::{self, Event};
 use segue_fleet::hook::{self, Takes};
 use segue_fleet::keeper::Terms;
 use segue_fleet::lease::Offer;
@@ -29,9 +29,6 @@ use segue_host::netlink::Netlink;
 use segue_host::sandbox::filter::Tasks;
 use segue_host::signals::{SignalAction, Signals};
 use segue_host::sys;
-
-/// Largest number of queued events for the loop.
-const REPORTS: usize = 16;
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
@@ -114,9 +111,9 @@ fn etcd(args: &Etcd) -> Result<(), Error> {
     let mut log = Log { failed: false };
     let lacks = give_up_rights(args, &client, &subnet_file)?;
     lacks.iter().for_each(|lack| log.note(&format!("note: {lack}")));
-    let (events, inbox) = mpsc::sync_channel(REPORTS);
-    let stop = events.clone();
-    thread::spawn(move || wait_for_signal(&mut signals, &stop));
+    let (events, inbox) = event::queue();
+    let sender = events.clone();
+    thread::spawn(move || wait_for_signal(&mut signals, &sender));
     let (prefix, name, ttl) = (args.prefix.clone(), args.dev.clone(), args.ttl);
     let mut tunnel = Tunnel { name: name.clone() };
     let terms = Terms { prefix, address, name, end: LocalEndpoint::default(), offer, ttl, before };
@@ -172,13 +169,21 @@ fn wait_for_signal(signals: &mut Signals, events: &SyncSender<Event>) {
         let _ = sys::poll(&[(signals.as_fd(), sys::Want::Read)], Duration::from_secs(3600));
         while let Ok(Some((action, _))) = signals.receive() {
             match action {
-                SignalAction::Stop => {
-                    let _ = events.send(Event::Stop);
-                }
+                SignalAction::Stop => stop(events),
                 SignalAction::StopNow => std::process::exit(130),
                 _ => {}
             }
         }
+    }
+}
+
+/// Asks the loop to stop. It may be behind, and the next signal is read meanwhile, which ends the process at once.
+fn stop(events: &SyncSender<Event>) {
+    if events.try_send(Event::Stop).is_err() {
+        let events = events.clone();
+        thread::spawn(move || {
+            let _ = events.send(Event::Stop);
+        });
     }
 }
 
