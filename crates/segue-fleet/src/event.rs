@@ -13,7 +13,7 @@ use crate::roster::Roster;
 /// take tens of megabytes.
 const QUEUED: usize = 2;
 
-/// Returns the queue of events for the loop of an agent: threads that report more wait.
+/// Returns the queue of events for the loop of an agent: a thread that reports more waits, except that of the lease.
 pub fn queue() -> (SyncSender<Event>, Receiver<Event>) {
     sync_channel(QUEUED)
 }

@@ -1,7 +1,7 @@
 //! The thread that acquires this host's lease and keeps it alive.
 
 use std::net::Ipv4Addr;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError};
 use std::time::{Duration, Instant};
 
 use segue_control::error::{Error, Kind};
@@ -22,6 +22,8 @@ pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(15);
 const RENEWAL: Duration = Duration::from_secs(3600);
 /// Shortest time between renewals of the lease for a message: the registry reports what this host writes, too.
 const DISTANCE: Duration = Duration::from_millis(500);
+/// Time after which what the loop of the agent has not taken is reported again.
+const AGAIN: Duration = Duration::from_millis(100);
 /// Time within which a lease of this host's address that another program writes twice shows another agent.
 const CONTEST: Duration = Duration::from_secs(60);
 /// The number of other hosts that may win a race for a subnet before it is reported; the attempts continue.
@@ -72,58 +74,66 @@ struct Spare {
 /// Acquires a lease and keeps it alive until it is lost or the receiver of `events` is gone. A message on `check`
 /// renews it soon.
 pub fn run(mut etcd: Etcd, terms: &Terms, events: &SyncSender<Event>, check: &Receiver<()>) {
-    let mut backoff = Backoff::new(LONGEST_WAIT.min(terms.ttl / 4));
     let mut spare = None;
-    let mut held = loop {
-        match acquire(&mut etcd, terms, &mut spare) {
-            Ok((held, acquired)) => {
-                if events.send(Event::Acquired(Box::new(acquired))).is_err() {
-                    return;
-                }
-                break held;
-            }
-            Err(Failure::Fatal(error)) => {
-                let _ = events.send(Event::Fatal(error));
-                return;
-            }
-            Err(Failure::Later(why)) => {
-                if events.send(Event::Stale(why)).is_err() {
-                    return;
-                }
-                std::thread::sleep(backoff.failed());
+    let Some(mut held) = first_lease(&mut etcd, terms, &mut spare, events) else { return };
+    let mut backoff = Backoff::new(LONGEST_WAIT.min(terms.ttl / 4));
+    let interval = (terms.ttl / 3).min(RENEWAL);
+    let mut last = Instant::now();
+    let mut due = last + interval;
+    // What the loop has not taken yet: it may be behind, and the lease is renewed meanwhile.
+    let mut report: Option<Event> = None;
+    loop {
+        if let Some(event) = report.take() {
+            match events.try_send(event) {
+                Err(TrySendError::Full(event)) => report = Some(event),
+                Err(TrySendError::Disconnected(_)) => return,
+                Ok(()) => {}
             }
         }
-    };
-    let interval = (terms.ttl / 3).min(RENEWAL);
-    let mut wait = interval;
-    backoff.succeeded();
-    let mut last = Instant::now();
-    loop {
-        match check.recv_timeout(wait) {
+        let left = due.saturating_duration_since(Instant::now());
+        match check.recv_timeout(if report.is_some() { left.min(AGAIN) } else { left }) {
             Err(RecvTimeoutError::Disconnected) => return,
             Ok(()) => std::thread::sleep(DISTANCE.saturating_sub(last.elapsed())),
+            Err(RecvTimeoutError::Timeout) if Instant::now() < due => continue,
             Err(RecvTimeoutError::Timeout) => {}
         }
         while check.try_recv().is_ok() {}
         last = Instant::now();
-        let event = match renew(&mut etcd, terms, &mut held, &mut spare) {
+        let wait = match renew(&mut etcd, terms, &mut held, &mut spare) {
             Ok(()) => {
                 backoff.succeeded();
-                wait = interval;
-                Event::Renewed { expires: held.id != 0 }
+                report = Some(Event::Renewed { expires: held.id != 0 });
+                interval
             }
             Err(Failure::Fatal(error)) => {
                 let _ = events.send(Event::Fatal(error));
                 return;
             }
             Err(Failure::Later(why)) => {
-                wait = backoff.failed().min(interval);
-                Event::NotRenewed { why, is_gone: held.is_gone }
+                report = Some(Event::NotRenewed { why, is_gone: held.is_gone });
+                backoff.failed().min(interval)
             }
         };
-        if events.send(event).is_err() {
-            return;
+        due = Instant::now() + wait;
+    }
+}
+
+/// Acquires a lease, however many attempts it takes. `None` where there can be none, or the receiver of `events` is
+/// gone.
+fn first_lease(etcd: &mut Etcd, terms: &Terms, spare: &mut Option<Spare>, events: &SyncSender<Event>) -> Option<Held> {
+    let mut backoff = Backoff::new(LONGEST_WAIT.min(terms.ttl / 4));
+    loop {
+        match acquire(etcd, terms, spare) {
+            Ok((held, acquired)) => {
+                return events.send(Event::Acquired(Box::new(acquired))).is_ok().then_some(held);
+            }
+            Err(Failure::Fatal(error)) => {
+                let _ = events.send(Event::Fatal(error));
+                return None;
+            }
+            Err(Failure::Later(why)) => events.send(Event::Stale(why)).ok()?,
         }
+        std::thread::sleep(backoff.failed());
     }
 }
 

@@ -82,7 +82,7 @@ fn keep(url: &str, ttl: Duration) -> (Receiver<Event>, Sender<()>, thread::JoinH
         before: None,
     };
     let client = connect::etcd(&args).unwrap();
-    let (events, inbox) = mpsc::sync_channel(0);
+    let (events, inbox) = mpsc::sync_channel(1);
     let (check, checks) = mpsc::channel();
     let keeper = thread::spawn(move || keeper::run(client, &terms, &events, &checks));
     (inbox, check, keeper)
@@ -340,4 +340,21 @@ fn a_lease_that_is_gone_and_cannot_be_made_again_is_reported_as_gone() {
     registry.lock().unwrap().is_full = false;
     until("it is made again", &|event| matches!(event, Event::Renewed { .. }));
     assert_eq!(registry.lock().unwrap().keys.len(), 1);
+}
+
+#[test]
+fn a_lease_is_renewed_while_the_agent_takes_no_event() {
+    // No put is left without an answer.
+    let (registry, url) = serve(Registry { puts: 1, ..Registry::default() });
+    let (inbox, _check, _keeper) = keep(&url, SHORT);
+    assert!(matches!(inbox.recv_timeout(PATIENCE).unwrap(), Event::Acquired(_)));
+    let begin = Instant::now();
+    while registry.lock().unwrap().renewals < 5 {
+        assert!(begin.elapsed() < PATIENCE, "it waits");
+        thread::sleep(Duration::from_millis(10));
+    }
+    // What was said first, and what came last.
+    for _ in 0..2 {
+        assert!(matches!(inbox.recv_timeout(PATIENCE).unwrap(), Event::Renewed { .. }));
+    }
 }
