@@ -18,7 +18,7 @@ use segue_tests::flood::Stations;
 use segue_tests::routed::{Routed, address, ip};
 use segue_tests::traffic::{self, Place};
 use segue_tests::wire::{pseudo, sum};
-use segue_tests::{Carrier, Ground, Inside, Random, Shape, Stat, Tunnel, skip, sys, test_name, until};
+use segue_tests::{Carrier, Ground, Inside, Pair, Random, Shape, Stat, Tunnel, skip, sys, test_name, until};
 use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -601,4 +601,33 @@ fn a_router_that_cannot_read_of_changed_routes_says_so() {
     passes();
     drop(strace);
     until("the routes stay stale", || is_stale().is_none().then_some(()));
+}
+
+/// Tests that ICMP errors about datagrams that were never sent take no room in the receive buffer of a tunnel that
+/// sends by the socket that receives.
+#[test]
+fn forged_icmp_errors_take_no_room_in_the_receive_buffer_of_a_tunnel() {
+    /// Number of errors, with more bytes than the buffer takes.
+    const ERRORS: u32 = 20_000;
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    let shape = Shape { extra: &["encap-sport", "6081"], ..TRACED };
+    let pair = Pair::start(&ground, shape, 1);
+    let [near, far, third] = [1, 2, 99].map(|host| Ipv4Addr::new(198, 18, 0, host));
+    let quoted = [&Shape::port(1).to_be_bytes()[..], &[0, 1], &1208_u16.to_be_bytes(), &[0; 1202]].concat();
+    let mut message = [&[3, 3, 0, 0, 0, 0, 0, 0][..], &ipv4(17, [near, third], &quoted)].concat();
+    let field = !sum(&message);
+    message[2..4].copy_from_slice(&field.to_be_bytes());
+    let packet = ipv4(1, [far, near], &message);
+    let send = || (0..ERRORS).try_for_each(|_| sys::send_packet(&packet, near.into()));
+    traffic::inside(&ground.b, send).expect("packets are sent");
+    let read = || fs::read_to_string("/proc/thread-self/net/udp");
+    let text = traffic::inside(&ground.a, read).expect("the kernel's sockets");
+    let own = format!(":{:04X}", Shape::port(1));
+    let mut sockets = text.lines().map(|line| line.split_whitespace().collect::<Vec<&str>>());
+    let socket = sockets.find(|words| words.get(1).is_some_and(|address| address.ends_with(&own))).expect("a socket");
+    let (_, held) = socket[4].split_once(':').expect("two queues");
+    let held = u64::from_str_radix(held, 16).expect("a number of bytes");
+    assert!(held < 65_536, "{held} bytes of the buffer are taken");
+    traffic::datagrams(pair.place(Peer::B, V4), pair.place(Peer::A, V4), &[100, 1200], 1);
+    assert_eq!(pair.stat()[0].dropped("socket_overflow"), 0);
 }

@@ -40,14 +40,14 @@ pub struct SocketError {
     pub from: Option<IpAddr>,
 }
 
-/// Enables the error queue of this socket (IP_RECVERR, IPV6_RECVERR). From then on a send may also return an error
-/// of an earlier datagram where the socket is not connected.
-pub fn enable(socket: BorrowedFd<'_>, is_ipv4: bool) -> io::Result<()> {
+/// Switches the error queue of this socket on or off (IP_RECVERR, IPV6_RECVERR). While it is on, a send may also return
+/// an error of an earlier datagram where the socket is not connected. The kernel empties one that is switched off.
+pub fn switch(socket: BorrowedFd<'_>, is_ipv4: bool, is_on: bool) -> io::Result<()> {
     let (level, name) = match is_ipv4 {
         true => (libc::IPPROTO_IP, libc::IP_RECVERR),
         false => (libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
     };
-    crate::sys::set_int_option(socket, level, name, 1)
+    crate::sys::set_int_option(socket, level, name, i32::from(is_on))
 }
 
 /// Takes the oldest error from the queue of a socket; `None` where there is none. Never waits.
@@ -131,7 +131,7 @@ mod tests {
                     continue;
                 }
             };
-            enable(socket.as_fd(), local.starts_with('1')).unwrap();
+            switch(socket.as_fd(), local.starts_with('1'), true).unwrap();
             assert_eq!(receive(socket.as_fd()).unwrap(), None);
             let closed = UdpSocket::bind(local).unwrap().local_addr().unwrap();
             socket.send_to(b"x", closed).unwrap();

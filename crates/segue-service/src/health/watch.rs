@@ -58,7 +58,7 @@ pub(crate) struct Sources {
     monitored: Vec<Monitored>,
     underlay: Underlay,
     changes: Changes,
-    /// Descriptors of the sending sockets.
+    /// Descriptors of the sending sockets, without one that also receives.
     senders: Vec<OwnedFd>,
     probes: Probes,
     evidence: Evidence,
@@ -101,11 +101,10 @@ impl Sources {
         let mut underlay = Underlay::open()?;
         let view = underlay.first(&monitored)?;
         let is_ipv4 = monitored.first().is_none_or(|monitored| monitored.local.is_ipv4());
-        for sender in &senders {
-            error_queue::enable(sender.as_fd(), is_ipv4)?;
-        }
         let socket = senders.first().filter(|_| probers.iter().any(Option::is_some));
         let socket = socket.map(OwnedFd::try_clone).transpose()?.map(UdpSocket::from);
+        let listens = monitored.first().and_then(|monitored| monitored.ports).map(|(own, _)| own);
+        let senders = with_error_queues(senders, is_ipv4, listens)?;
         let probes = Probes { probers, nonces: Nonces::new(key), socket };
         let evidence = Evidence { flows: vec![Flow::default(); monitored.len()], view, ..Evidence::default() };
         Ok(Sources { monitored, underlay, changes, senders, probes, evidence })
@@ -154,6 +153,22 @@ impl Sources {
         started::spawn("health", move || watch.run())?;
         Ok(health)
     }
+}
+
+/// Switches on the error queues of the sockets, and returns those that have one: not the socket that also receives, on
+/// the port `listens`. Any host can forge errors about it, which would take the room of datagrams in its buffer, and
+/// keep it readable.
+fn with_error_queues(senders: Vec<OwnedFd>, is_ipv4: bool, listens: Option<u16>) -> io::Result<Vec<OwnedFd>> {
+    let mut with = Vec::with_capacity(senders.len());
+    for sender in senders.into_iter().map(UdpSocket::from) {
+        let receives = listens.is_some() && sender.local_addr().ok().map(|name| name.port()) == listens;
+        // A predecessor may have switched on that of the same socket.
+        error_queue::switch(sender.as_fd(), is_ipv4, !receives)?;
+        if !receives {
+            with.push(OwnedFd::from(sender));
+        }
+    }
+    Ok(with)
 }
 
 /// The positions of a tunnel's counters on the board.

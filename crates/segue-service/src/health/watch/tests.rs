@@ -158,6 +158,33 @@ fn not_everything_of_a_remote_is_dropped_while_another_tunnel_to_it_receives() {
     assert_eq!(judged(&mut watch), (vec![true, true, false], vec!["all_dropped".to_owned()]));
 }
 
+/// Tests that forged errors about a socket that also receives take no room in its buffer.
+#[test]
+fn a_socket_that_also_receives_has_no_error_queue() {
+    let [both, sends] = [0; 2].map(|_| UdpSocket::bind("127.0.0.1:0").unwrap());
+    let closed = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // A predecessor had switched it on.
+    error_queue::switch(both.as_fd(), true, true).unwrap();
+    both.send_to(b"x", closed).unwrap();
+    let mut monitored = watch().sources.monitored;
+    monitored.truncate(1);
+    monitored[0].remotes.clear();
+    monitored[0].ports = Some((both.local_addr().unwrap().port(), 6080));
+    let senders = Vec::from([&both, &sends].map(|socket| OwnedFd::from(socket.try_clone().unwrap())));
+    let sources = Sources::open(monitored, senders, Vec::new(), hash::Key([0, 0])).unwrap();
+    assert_eq!(sources.senders.len(), 1);
+    both.take_error().unwrap();
+    for socket in [&both, &sends] {
+        socket.send_to(b"x", closed).unwrap();
+    }
+    let begin = Instant::now();
+    while error_queue::receive(sources.senders[0].as_fd()).unwrap().is_none() {
+        assert!(begin.elapsed() < Duration::from_secs(10), "the other one has a queue");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(error_queue::receive(both.as_fd()).unwrap(), None);
+}
+
 #[test]
 fn icmp_errors_are_kept_for_the_remotes_of_the_tunnels_alone() {
     let mut watch = watch();
