@@ -15,7 +15,7 @@ pub(crate) struct Ready {
 
 impl Ready {
     /// Largest number of descriptors found by one call; the kernel reports further ones at the next call.
-    const MOST: usize = 64;
+    pub(crate) const MOST: usize = 64;
 
     /// Creates a set of the given descriptors, which must stay open while it lives.
     pub(crate) fn new<'a>(fds: impl Iterator<Item = BorrowedFd<'a>>) -> io::Result<Ready> {

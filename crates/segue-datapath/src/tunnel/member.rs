@@ -116,6 +116,8 @@ pub(super) struct Member {
     told: ([u64; 3], u64),
     /// Whether the tunnel is in the list of tunnels with packets to deliver.
     pub(super) is_due: bool,
+    /// Whether the tunnel is in the list of tunnels with packets to read.
+    pub(super) is_active: bool,
     /// Whether counters may have changed since they were last published.
     moved: Cell<bool>,
 }
@@ -151,6 +153,7 @@ impl Member {
             told_senders: false,
             told: ([0; 3], 0),
             is_due: false,
+            is_active: false,
             moved: Cell::new(true),
         }
     }

@@ -1,5 +1,6 @@
 //! The poll loop of tunnels that share an outside port.
 
+use std::collections::VecDeque;
 use std::io;
 
 use segue::packet::Tunnels;
@@ -47,8 +48,8 @@ pub struct Tunnel {
     /// Poll set that finds the readable inside ports; without it all ports are read.
     ready: Option<Ready>,
     round_robin: RoundRobin,
-    /// Index of the tunnel that is read first in the next round.
-    turn: usize,
+    /// Indexes of the tunnels whose inside port has packets to read, the next one first.
+    active: VecDeque<usize>,
     /// Whether a readable inside port has woken the loop.
     woken: bool,
     /// Indexes of the tunnels whose inside port follows its interface or a guest.
@@ -148,7 +149,7 @@ impl Tunnel {
             rounds: 0,
             members,
             round_robin: RoundRobin::default(),
-            turn: 0,
+            active: VecDeque::new(),
             woken: false,
             wake: None,
         };
@@ -179,7 +180,7 @@ impl Tunnel {
 
     /// Moves at most `left` packets from the inside ports to the outside port, and reduces `left` by their number.
     fn outward(&mut self, now: Nanos, left: &mut usize) -> io::Result<Polled> {
-        let Tunnel { common, members, ready, .. } = self;
+        let Tunnel { common, members, ready, active, .. } = self;
         if common.outside.blocked {
             common.outside.transmit(&mut common.rx, &mut members[0].split_drops)?;
             if common.outside.blocked {
@@ -190,28 +191,32 @@ impl Tunnel {
             Some(ready) => ready.poll()?,
             None => (members.len(), false),
         };
+        for place in 0..count {
+            let at = ready.as_ref().map_or(place, |ready| ready.at(place));
+            if let Some(member) = members.get_mut(at)
+                && !std::mem::replace(&mut member.is_active, true)
+            {
+                active.push_back(at);
+            }
+        }
         let woken = std::mem::take(&mut self.woken);
-        let first = self.turn;
-        // The ports before the first one come last.
-        let order = (0..2 * count).filter_map(|place| {
-            let at = ready.as_ref().map_or(place % count, |ready| ready.at(place % count));
-            ((at >= first) == (place < count)).then_some(at)
-        });
-        for at in order {
-            let Some(member) = members.get_mut(at) else { continue };
-            if *left == 0 || common.outside.blocked {
-                // The others stay readable until the next round.
-                (self.turn, more) = (at, true);
+        // Without the poll set all are asked, so that the list is empty where none has more.
+        let most = if ready.is_some() { Ready::MOST } else { usize::MAX };
+        for _ in 0..active.len().min(most) {
+            if *left == 0 || common.outside.blocked || common.is_full(Direction::Outward) {
+                // The others are first in the next round.
                 break;
             }
-            if common.is_full(Direction::Outward) {
-                (self.turn, more) = (at, true);
-                break;
-            }
+            let Some(at) = active.pop_front() else { break };
+            let member = &mut members[at];
+            member.is_active = false;
             member.inside.polls.wake_ups += u64::from(woken);
             let polled = member.receive(common, now, left)?;
             self.is_starved |= polled == Polled::Starved;
-            more |= polled != Polled::Idle;
+            if polled != Polled::Idle {
+                member.is_active = true;
+                active.push_back(at);
+            }
             let packets = &common.rx.packets;
             let bytes = || packets.iter().map(Received::len).sum();
             if common.queues.wants(Direction::Outward, packets.len(), bytes) {
@@ -223,6 +228,7 @@ impl Tunnel {
             }
             note_blocked(&mut self.blocked, at, member);
         }
+        more |= !active.is_empty();
         let more = self.serve(now)? || more;
         // A blocked port is waited for before more is read for it.
         Ok(if more && !self.common.outside.blocked { Polled::More } else { Polled::Idle })
@@ -431,7 +437,9 @@ impl Pipeline for Tunnel {
         let before = self.common.taken;
         let more = round_robin.round(self.settings[0].sharing.budget, |from, left| match (from, wake) {
             // A call for each side whose port is known to have nothing would be most of the work for a lone packet.
-            (0, Some(Wake { inside: false, .. })) if self.common.taken == before && !self.has_waiting() => {
+            (0, Some(Wake { inside: false, .. }))
+                if self.common.taken == before && self.active.is_empty() && !self.has_waiting() =>
+            {
                 Ok(Polled::Idle)
             }
             (0, _) => self.outward(now, left),
