@@ -21,7 +21,7 @@ use segue_datapath::overlay::{
 use segue_datapath::pipeline::{Pipeline, Round};
 use segue_datapath::tunnel::{Outside, Tunnel};
 use segue_port::Port;
-use segue_testkit::build::{Ip, V4};
+use segue_testkit::build::{self, Ip, L4, Udp, V4};
 use segue_testkit::flow::Sender;
 
 const KEY: Key = Key([1, 2]);
@@ -113,6 +113,19 @@ fn each_packet_of_a_train_that_is_too_big_is_counted() {
     let train = Sender::tcp(Ip::V4(V4::new(1, 1, 2)), 0, 1000, Vec::new()).send(9000, 0).bytes();
     assert_eq!(errors(&mut tunnel, &first, vec![train], true), 1);
     assert_eq!(counter(&tunnel, "udp", Group::Drops, "path_mtu"), 9);
+}
+
+/// Tests that a packet of the tunnel itself, which a route leads back into it, is no reason to lower the path MTU.
+#[test]
+fn no_error_is_sent_about_a_packet_of_the_tunnel_itself() {
+    in_both_forms(|| {
+        let (mut tunnel, [first, _]) = tunnels();
+        let udp = L4::Udp(Udp { src_port: 50_000, dst_port: 6080, checksum: true });
+        let own = build::Packet { ip: Ip::V4(V4::new(0, 1, 2)), l4: udp, data: vec![7; 1000] }.bytes();
+        assert_eq!(errors(&mut tunnel, &first, vec![own], true), 0);
+        assert_eq!(counter(&tunnel, "sg1", Group::Drops, "loop"), 1);
+        assert_eq!(counter(&tunnel, "udp", Group::Drops, "path_mtu"), 0);
+    });
 }
 
 /// Creates a tunnel with a peer table, in which one peer has the addresses 198.18.1.0/24.

@@ -29,6 +29,7 @@ fn a_route_back_into_the_tunnel_and_a_filter_of_this_host_are_named_until_they_a
     a.run("ip", &["route", "add", "198.18.0.2", "dev", "sg1"]).expect("a route");
     let looped = until("no route_loop", || problem("route_loop"));
     assert_eq!(problem("mtu"), None, "the path is as wide as before");
+    until("no packet is dropped as loop", || (Stat::read(a, program, "sg1").dropped("loop") > 0).then_some(()));
     let words: Vec<&str> = looped["fix"].as_str().unwrap().split(' ').collect();
     assert_eq!(words[..2], ["sudo", "ip"], "{looped}");
     a.run("ip", &words[2..]).expect("the remedy");

@@ -136,6 +136,8 @@ impl Overlay {
         match peer.mtu.inside.map_or(Fit::Fits, |mtu| encap::fit(&packet, mtu)) {
             Fit::Fits => self.wrap(packet, index, false),
             Fit::Fragment => self.wrap(packet, index, true),
+            // It is refused under its reason.
+            Fit::TooBig(_) if peer.encap.is_own(&packet) => self.wrap(packet, index, false),
             Fit::TooBig(mtu) => self.tell_too_big(packet, mtu, now),
         }
     }

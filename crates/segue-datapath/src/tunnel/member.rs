@@ -248,6 +248,8 @@ impl Member {
         match self.path_mtu.inside.map_or(Fit::Fits, |mtu| encap::fit(&packet, mtu)) {
             Fit::Fits => self.wrap(packet, common, now),
             Fit::Fragment => self.wrap_in_fragments(packet, common, now),
+            // It is refused under its reason. An error would lower this host's own path MTU to the remote.
+            Fit::TooBig(_) if self.encap.is_own(&packet) => self.wrap(packet, common, now),
             Fit::TooBig(mtu) => {
                 self.send_packet_too_big(packet, mtu, common, now);
                 self.told_senders = true;

@@ -22,6 +22,7 @@ crate::reasons! {
         InnerVersion = "inner_version": "The tunnel's mode does not take this IP version.",
         TooDeep = "too_deep": "There are too many headers or tunnels around it already.",
         TooLong = "too_long": "With the outer headers it would be longer than an IP packet can be.",
+        Loop = "loop": "A packet of this tunnel itself: the route to the other end leads back into the tunnel.",
     }
 }
 
@@ -154,6 +155,40 @@ impl Encapsulator {
         Ok(())
     }
 
+    /// Returns whether [`push`](Self::push) refuses the packet as one of this tunnel ([`EncapRefusal::Loop`]): from its
+    /// local to its remote address, with its UDP port or IP protocol, or a later fragment of such a packet. No TTL
+    /// would end its loop, since each turn puts a new outer header in front. What is in a frame is never taken for it:
+    /// other hosts behind a bridge may have the same addresses.
+    pub fn is_own<B: AsRef<[u8]>>(&self, packet: &Packet<B>) -> bool {
+        !self.config.mode.is_ethernet() && Inner::of(packet).is_some_and(|inner| self.has_sent(packet, &inner))
+    }
+
+    #[inline]
+    fn has_sent<B: AsRef<[u8]>>(&self, packet: &Packet<B>, inner: &Inner) -> bool {
+        let own = match self.config.local.is_ipv4() {
+            true => &self.template[ipv4::SRC.start..ipv4::DST.end],
+            false => &self.template[ipv6::SRC.start..ipv6::DST.end],
+        };
+        let addresses = inner.addresses();
+        addresses.first_chunk::<8>() == own.first_chunk() && addresses == own && self.has_own_protocol(packet, inner)
+    }
+
+    /// Returns whether a packet from the tunnel's local to its remote address has its port or protocol.
+    #[cold]
+    fn has_own_protocol<B: AsRef<[u8]>>(&self, packet: &Packet<B>, inner: &Inner) -> bool {
+        let at = if inner.version == 4 { ipv4::PROTOCOL } else { ipv6::NEXT_HEADER };
+        let Some(&number) = packet.head.bytes().get(at) else { return false };
+        match (self.config.carrier, inner.ports) {
+            (Carrier::Bare, _) => number == protocol::FRAGMENT || self.config.mode.protocols().contains(&number),
+            (_, Some((number, ports))) => number == protocol::UDP && ports as u16 == self.config.dport,
+            // A later fragment has no ports, and over IPv6 its protocol is unknown here.
+            (_, None) => {
+                let is_later = inner.fragment.is_some_and(|fragment| !fragment.is_first);
+                is_later && matches!(number, protocol::UDP | protocol::FRAGMENT)
+            }
+        }
+    }
+
     /// Reads the inner header of a packet, and measures the part of it that is encapsulated.
     #[inline]
     fn measure<B: AsRef<[u8]>>(&self, packet: &Packet<B>) -> Result<Measured, EncapRefusal> {
@@ -162,6 +197,9 @@ impl Encapsulator {
         let inner = inner.ok_or(EncapRefusal::InnerMalformed)?;
         if !is_frame && !self.config.mode.takes(inner.version) {
             return Err(EncapRefusal::InnerVersion);
+        }
+        if !is_frame && self.has_sent(packet, &inner) {
+            return Err(EncapRefusal::Loop);
         }
         let is_whole = matches!(packet.offload.unit, Unit::Whole(_));
         let len = if is_whole && !is_frame { inner.total_len } else { packet.len() };

@@ -329,7 +329,8 @@ fn what_is_in_a_tunnel_already_gets_no_second_option() {
     let mut encap = Encapsulator::new(sender(Mode::Ipip, RCO)).unwrap();
     let mut packet = load_partial(&hex(UDP_PRIMED));
     encap.push(&mut packet).unwrap();
-    encap.push(&mut packet).unwrap();
+    let other = Config { remote: address("198.18.0.3"), ..sender(Mode::Ipip, RCO) };
+    Encapsulator::new(other).unwrap().push(&mut packet).unwrap();
     let remotes: Vec<_> = packet.offload.layers().iter().map(|layer| layer.remote).collect();
     assert_eq!(remotes, [None, Some(Remote::Transport)]);
     assert_eq!(packet.layout.headers().len(), 8);

@@ -453,9 +453,69 @@ fn packets_refused_by_the_encapsulator_are_unchanged() {
     long.resize(65535, 0);
     assert_eq!(refused(Mode::Ip, &mut load(&long)), EncapRefusal::TooLong);
     let mut deep = load(&hex(UDP));
-    let mut encap = Encapsulator::new(sender(Mode::Ip, Carrier::Fou)).unwrap();
-    assert_eq!([encap.push(&mut deep), encap.push(&mut deep)], [Ok(()), Ok(())]);
+    for (local, remote) in [("198.18.2.1", "198.18.2.2"), ("198.18.3.1", "198.18.3.2")] {
+        let config = Config::new(Mode::Ip, Carrier::Fou, address(local), address(remote));
+        assert_eq!(Encapsulator::new(config).unwrap().push(&mut deep), Ok(()));
+    }
     assert_eq!(refused(Mode::Ip, &mut deep), EncapRefusal::TooDeep);
+}
+
+/// Returns a fragment of a packet without options: the word of its IPv4 header, a flag and an offset, says which.
+fn fragment(packet: &[u8], word: u16) -> Vec<u8> {
+    let mut bytes = packet.to_vec();
+    if bytes[0] >> 4 == 4 {
+        put(&mut bytes, 6, word);
+        return bytes;
+    }
+    let next = core::mem::replace(&mut bytes[6], 44);
+    let [high, low] = (word << 3 | word >> 13).to_be_bytes();
+    bytes.splice(40..40, [next, 0, high, low, 0, 0, 0, 1]);
+    let len = bytes.len() as u16 - 40;
+    put(&mut bytes, 4, len);
+    bytes
+}
+
+/// Tests that a tunnel refuses its own packets, whole or in fragments, which a route leads back into it, and takes
+/// others between the same hosts.
+#[test]
+fn a_tunnel_takes_none_of_its_own_packets() {
+    for (mode, carrier) in [
+        (Mode::Ip, RCO),
+        (gre(Some(7), true, false), Carrier::Fou),
+        (gre(None, false, false), Carrier::Bare),
+        (Mode::Ip, Carrier::Bare),
+    ] {
+        let v4 = sender(mode, carrier);
+        let v6 = Config { local: address("2001:db8:1::1"), remote: address("2001:db8:1::2"), ..v4 };
+        for config in [v4, v6] {
+            let mut encap = Encapsulator::new(config).unwrap();
+            let mut packet = load(&hex(UDP));
+            encap.push(&mut packet).unwrap();
+            let own = seal(&packet);
+            let mut again = |bytes: &[u8]| {
+                let mut packet = load(bytes);
+                let is_own = encap.is_own(&packet);
+                let result = encap.push(&mut packet);
+                assert_eq!(result, if is_own { Err(EncapRefusal::Loop) } else { Ok(()) }, "{config:?}");
+                is_own
+            };
+            assert!(again(&own), "{config:?}");
+            for word in [0x2000, 1] {
+                assert!(again(&fragment(&own, word)), "{config:?} {word:#x}");
+            }
+            let with = |at: usize| {
+                let mut bytes = own.clone();
+                bytes[at] ^= 4;
+                bytes
+            };
+            let outer_ip = if config.local.is_ipv4() { 20 } else { 40 };
+            assert!(!again(&with(outer_ip - 1)), "another destination");
+            if carrier != Carrier::Bare {
+                let other = with(outer_ip + 3);
+                assert!(!again(&other) && !again(&fragment(&other, 0x2000)), "another port");
+            }
+        }
+    }
 }
 
 /// Tests that a packet has room for four tunnel levels and for 256 bytes of headers.
@@ -464,7 +524,7 @@ fn a_packet_has_at_most_four_tunnel_levels_and_256_bytes_of_headers() {
     // IPv4 with so many words of options (no operation) around a packet.
     let in_ipv4 = |packet: Vec<u8>, words: usize| {
         let len = 20 + 4 * words;
-        let mut ip = hex("45000000000040004004 0000 c6120001 c6120002");
+        let mut ip = hex("45000000000040004004 0000 c6120201 c6120202");
         ip[0] = 0x40 | (len / 4) as u8;
         ip.resize(len, 1);
         put(&mut ip, 2, (len + packet.len()) as u16);
