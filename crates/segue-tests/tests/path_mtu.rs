@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use segue_lab::Family::{self, V4, V6};
 use segue_lab::{Host, LinkForm, Peer};
 use segue_tests::flood::Stations;
-use segue_tests::{Carrier, Ground, Inside, Pair, Random, Shape, Stat, Tunnel, skip, sys, test_name, traffic, wire};
+use segue_tests::{
+    Carrier, Ground, Inside, Pair, Random, Shape, Stat, Tunnel, skip, sys, test_name, traffic, until, wire,
+};
 
 const FILE_LEN: usize = 1 << 20;
 /// MTU of the router's link to B.
@@ -264,6 +266,39 @@ fn senders_in_tagged_frames_learn_what_the_tag_leaves_of_the_path_mtu() {
         let drops = Stat::read(&ground.a, &ground.program, "sg1").drops();
         assert_eq!(drops.get("too_big"), None, "lost without a word: {drops:?}");
     }
+}
+
+/// Returns the number of ICMP errors "destination unreachable" that a host has received.
+fn unreachables(host: &Host) -> u64 {
+    let text = host.run("cat", &["/proc/net/snmp"]).unwrap();
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Icmp: ")).map(|line| line.split(' '));
+    let (mut names, mut values) = (lines.next().unwrap(), lines.next().unwrap());
+    let at = names.position(|name| name == "InDestUnreachs").unwrap();
+    values.nth(at).unwrap().parse().unwrap()
+}
+
+/// Tests that an ICMP error about a datagram from the port that a tunnel listens on, which any host can forge, lowers
+/// no path MTU where the tunnel sends from other ports.
+#[test]
+fn a_forged_error_about_the_port_that_receives_lowers_no_path_mtu() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    let pair = Pair::start(&ground, Shape::new(Inside::Gre, Carrier::Gue, V4), 1);
+    let ipv4 = |protocol: u8, [from, to]: [u8; 2], data: &[u8]| {
+        let len = (20 + data.len()) as u16;
+        let header = [&[0x45, 0][..], &len.to_be_bytes(), &[0, 0, 0x40, 0, 64, protocol, 0, 0]].concat();
+        [&header[..], &[198, 18, 0, from], &[198, 18, 0, to], data].concat()
+    };
+    // Fragmentation needed, MTU 552, about a datagram from the tunnel's port to port 1 of B.
+    let quoted = ipv4(17, [1, 2], &[&Shape::port(1).to_be_bytes()[..], &[0, 1, 0, 8, 0, 0]].concat());
+    let mut error = [&[3, 4, 0, 0, 0, 0, 0x02, 0x28][..], &quoted].concat();
+    let field = !wire::sum(&error);
+    error[2..4].copy_from_slice(&field.to_be_bytes());
+    let (packet, before) = (ipv4(1, [2, 1], &error), unreachables(&ground.a));
+    traffic::inside(&ground.b, || sys::send_packet(&packet, Peer::A.address(0, V4))).unwrap();
+    until("the error does not come", || (unreachables(&ground.a) > before).then_some(()));
+    let route = ground.a.run("ip", &["route", "get", &Peer::B.address(0, V4).to_string()]).unwrap();
+    assert!(!route.contains("mtu"), "{route}");
+    traffic::datagrams(pair.place(Peer::A, V4), pair.place(Peer::B, V4), &[1200], 1);
 }
 
 /// Returns the number of descriptors on which the thread that judges HEALTH waits by ppoll(2), while it does.

@@ -17,8 +17,8 @@ use super::receiver::Receiver;
 use super::schedule::Attempt;
 use super::schedule::Schedule;
 use super::sockets::{
-    Slot, Sockets, all_peers, check_adopted, missing, mtu_address, mtu_sockets, name_of, prepare_sending,
-    receiving_socket, sending_socket, shared_socket, sockets_between,
+    Slot, Sockets, all_peers, check_adopted, ignore_path_mtu, missing, mtu_address, mtu_sockets, name_of,
+    prepare_sending, receiving_socket, sending_socket, shared_socket, sockets_between,
 };
 use crate::batch::{RxBatch, TxBatch};
 use crate::messages::SendScratch;
@@ -146,6 +146,9 @@ impl UdpPort {
         listen: SocketAddr,
         slots: Vec<Slot>,
     ) -> Result<UdpPort, OpenError> {
+        if slots.iter().all(|slot| slot.source != listen) {
+            ignore_path_mtu(rx.as_fd(), config.local.is_ipv4())?;
+        }
         let gro = match config.offloads.receives() {
             false => OffloadState::Off,
             true => match sys::set_option(rx.as_fd(), libc::SOL_UDP, sys::UDP_GRO, 1) {

@@ -148,6 +148,16 @@ pub(super) fn set_fragmenting(fd: BorrowedFd<'_>, v4: bool, df: bool) -> io::Res
     sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, i32::from(df))
 }
 
+/// Makes the kernel ignore ICMP errors that tell of a smaller path MTU for what a socket has sent. Any host can forge
+/// one about a socket whose port is known, and this one sends nothing.
+pub(super) fn ignore_path_mtu(fd: BorrowedFd<'_>, v4: bool) -> Result<(), OpenError> {
+    let (level, name, mode) = match v4 {
+        true => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_INTERFACE),
+        false => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_INTERFACE),
+    };
+    sys::set_option(fd, level, name, mode).map_err(call("IP_MTU_DISCOVER"))
+}
+
 /// Lets the socket share its port with further sockets of this process's user. After bind, this keeps the port from
 /// sockets that were bound before.
 pub(super) fn share_port(fd: &OwnedFd) -> Result<(), OpenError> {

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 
 use super::*;
+use crate::sys;
 
 /// Returns the sockets of `port` with `fd` as the first one that receives, or that sends.
 fn with(port: &UdpPort, fd: &OwnedFd, receives: bool) -> Sockets {
@@ -93,5 +94,33 @@ fn a_socket_that_receives_from_one_peer_only_is_not_taken_over() {
         let raw = RawPort::open(&config).unwrap();
         let adopted = RawPort::adopt(&config, &[], connected(raw.sockets().unwrap(), peer));
         assert!(matches!(adopted, Err(OpenError::Call("adopt", _))), "{peer}: {adopted:?}");
+    }
+}
+
+/// Tests that ICMP errors about the port that a tunnel listens on, which any host can forge, lower no path MTU where it
+/// sends from others.
+#[test]
+fn a_socket_that_only_receives_ignores_errors_about_the_path_mtu() {
+    if testing::namespace().is_none() {
+        return;
+    }
+    testing::wait_for_local(Ipv6Addr::LOCALHOST);
+    for ip in [V4, V6] {
+        let (level, name) = match ip.is_ipv4() {
+            true => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER),
+            false => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
+        };
+        let mode = |port: &UdpPort| sys::option(port.rx.as_fd(), level, name).unwrap();
+        let port = receiver(ip, |_| {});
+        assert_eq!(mode(&port), libc::IP_PMTUDISC_INTERFACE);
+        // An earlier version had left it at its default.
+        sys::set_option(port.rx.as_fd(), level, name, libc::IP_PMTUDISC_WANT).unwrap();
+        let successor = UdpPort::adopt(port.config, &[], port.sockets().unwrap()).unwrap();
+        assert_eq!(mode(&successor), libc::IP_PMTUDISC_INTERFACE);
+        let free = UdpSocket::bind((ip, 0)).unwrap().local_addr().unwrap().port();
+        let both = receiver(ip, |config| (config.port, config.source) = (free, Source::Fixed(free)));
+        assert_eq!(mode(&both), libc::IP_PMTUDISC_DO);
+        let successor = UdpPort::adopt(both.config, &[], both.sockets().unwrap()).unwrap();
+        assert_eq!(mode(&successor), libc::IP_PMTUDISC_DO);
     }
 }
