@@ -245,7 +245,11 @@ impl Member {
 
     /// Sends a packet in the form that fits the path.
     fn fit(&mut self, packet: Box<Packet<Page>>, common: &mut Common, now: Nanos) {
-        match self.path_mtu.inside.map_or(Fit::Fits, |mtu| encap::fit(&packet, mtu)) {
+        let mut fit = self.path_mtu.inside.map_or(Fit::Fits, |mtu| encap::fit(&packet, mtu));
+        if let (true, Some(fdb)) = (fit != Fit::Fits, &self.fdb) {
+            fit = self.path_mtu.fit_to_remote(&packet, fdb, now).unwrap_or(fit);
+        }
+        match fit {
             Fit::Fits => self.wrap(packet, common, now),
             Fit::Fragment => self.wrap_in_fragments(packet, common, now),
             // It is refused under its reason. An error would lower this host's own path MTU to the remote.

@@ -68,8 +68,9 @@ pub(crate) struct Wire {
     /// Whether the next batch is refused, and no trains are accepted from then on.
     pub(crate) narrow: bool,
     pub(crate) peer: Option<SocketAddr>,
-    /// The path MTU to every peer.
+    /// The path MTU to every peer, and to single ones.
     pub(crate) path_mtu: Option<usize>,
+    pub(crate) path_mtus: BTreeMap<u16, usize>,
     pub(crate) receives: usize,
     /// Whether the port always has packets, each of which it drops.
     pub(crate) drops_all: bool,
@@ -201,8 +202,9 @@ impl Port for Memory {
         &self.counters
     }
 
-    fn path_mtu(&self, _: u16) -> Option<usize> {
-        self.wire.borrow().path_mtu
+    fn path_mtu(&self, to: u16) -> Option<usize> {
+        let wire = self.wire.borrow();
+        wire.path_mtus.get(&to).copied().or(wire.path_mtu)
     }
 }
 
