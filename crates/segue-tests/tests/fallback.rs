@@ -9,7 +9,7 @@ use segue_tests::Carrier::{Fou, Gue, GueRemcsum};
 use segue_tests::Inside::{Gre, Ipip, Sit};
 use segue_tests::capture::Directory;
 use segue_tests::inject::Traced;
-use segue_tests::{Ground, Pair, Shape, Stat, test_name, traffic};
+use segue_tests::{Ground, Pair, Shape, Stat, Tunnel, test_name, traffic};
 
 fn carries(pair: &Pair<'_>) {
     for family in pair.shape().inside.families() {
@@ -64,6 +64,22 @@ fn gre_with_sequence_numbers_carries_everything() {
     for (carrier, outer) in [(GueRemcsum, V4), (Fou, V6)] {
         carries(&Pair::start(&ground, with(Gre, carrier, outer, &["seq", "key", "0.0.1.2", "csum"]), 1));
     }
+}
+
+#[test]
+fn a_tunnel_follows_the_sequence_numbers_of_an_end_that_was_started_again() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    let pair = Pair::start(&ground, with(Gre, Gue, V4, &["seq"]), 1);
+    let [a, b] = [Peer::A, Peer::B].map(|end| pair.place(end, V4));
+    // So many that those below do not make up for them.
+    traffic::datagrams(a, b, &[64; 1500], 23);
+    let words = pair.shape().words(Peer::A, 1);
+    let Pair { at_a, at_b: _at_b, .. } = pair;
+    drop(at_a);
+    let _again = Tunnel::start(&ground.a, &ground.program, &words);
+    segue_lab::reach((&ground.a, a.address), (&ground.b, b.address), Duration::from_secs(20)).unwrap();
+    let stat = Stat::read(&ground.b, &ground.program, &Shape::device(1));
+    assert!((1..100).contains(&stat.dropped("gre_seq")), "{:?}", stat.drops());
 }
 
 #[test]

@@ -65,7 +65,8 @@ pub struct GreOptions {
     pub icsum: bool,
     /// Whether outgoing packets carry a checksum.
     pub ocsum: bool,
-    /// Whether incoming packets must carry a sequence number; those older than the newest are dropped.
+    /// Whether incoming packets must carry a sequence number; those older than the newest are dropped, until 16 in a
+    /// row show that their sender began anew.
     pub iseq: bool,
     /// Whether outgoing packets carry a sequence number, starting with 0.
     pub oseq: bool,

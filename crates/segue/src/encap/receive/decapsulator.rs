@@ -23,6 +23,9 @@ pub struct Decapsulator {
     pub(super) config: Config,
     /// GRE sequence number of the next packet if none is lost; 0 accepts any.
     pub(super) next_seq: u32,
+    /// The last packets that were refused for their GRE sequence numbers: the number after the last one, and how many
+    /// came one after the other, each newer than the one before; 0 for none.
+    pub(super) older: (u32, u32),
     pub(super) checksummed_bytes: u64,
 }
 
@@ -33,7 +36,7 @@ impl Decapsulator {
     /// As for [`Config::check`].
     pub fn new(config: Config) -> Result<Decapsulator, ConfigError> {
         config.check()?;
-        Ok(Decapsulator { config, next_seq: 0, checksummed_bytes: 0 })
+        Ok(Decapsulator { config, next_seq: 0, older: (0, 0), checksummed_bytes: 0 })
     }
 
     /// Returns the configuration of the tunnel.

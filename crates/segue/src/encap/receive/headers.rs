@@ -9,6 +9,13 @@ use crate::wire::gue::Gue;
 use crate::wire::vxlan::{self, Vxlan};
 use crate::wire::{Remcsum, ethertype, protocol};
 
+/// Number of older packets in a row, each newer than the one before, by which a sender is known that began its GRE
+/// sequence numbers anew.
+const ANEW: u32 = 16;
+/// Least distance of the last of them from the newest number. Packets that are late on their way are not as late, and a
+/// sender that has sent fewer before it began anew soon has sent as many again.
+const FAR_BEHIND: u32 = 1024;
+
 impl Decapsulator {
     /// Parses the tunnel headers, between outer IP or UDP and the inner packet.
     #[inline(always)]
@@ -72,15 +79,26 @@ impl Decapsulator {
     }
 
     /// Refuses packets older than the newest one, as Linux does; RFC 2890, section 2.2, would also let a receiver
-    /// reorder.
+    /// reorder. Unlike Linux it follows a sender that begins anew.
     pub(super) fn sequence(&mut self, seq: Option<u32>) -> Result<(), DecapRefusal> {
         if let (Some(GreOptions { iseq: true, .. }), Some(seq)) = (self.config.mode.gre(), seq) {
-            if self.next_seq != 0 && (seq.wrapping_sub(self.next_seq) as i32) < 0 {
+            if self.next_seq != 0 && (seq.wrapping_sub(self.next_seq) as i32) < 0 && !self.begins_anew(seq) {
                 return Err(DecapRefusal::GreSeq);
             }
+            self.older = (0, 0);
             self.next_seq = seq.wrapping_add(1);
         }
         Ok(())
+    }
+
+    /// Returns whether a packet that is older than the newest one is, with those before it, a new beginning.
+    #[cold]
+    fn begins_anew(&mut self, seq: u32) -> bool {
+        let (next, count) = self.older;
+        let ascends = count > 0 && (seq.wrapping_sub(next) as i32) >= 0;
+        let count = if ascends { count + 1 } else { 1 };
+        self.older = (seq.wrapping_add(1), count);
+        count >= ANEW && self.next_seq.wrapping_sub(seq) >= FAR_BEHIND
     }
 }
 

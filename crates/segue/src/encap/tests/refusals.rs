@@ -286,6 +286,29 @@ fn older_gre_sequence_numbers_than_the_newest() {
     assert_eq!(decap.pull(Frag::all(datagram), &VERIFIED, &mut Packet::default()), Ok(()));
 }
 
+/// Tests that a tunnel follows a sender that began its sequence numbers anew, and the true one after a forged number
+/// far ahead, after 15 packets; and that no number of late, repeated or single old packets is taken for such a sender.
+#[test]
+fn gre_sequence_numbers_that_begin_anew() {
+    let mut decap = Decapsulator::new(sender(gre(None, false, true), RCO)).unwrap();
+    let mut pull = |seq: u32| {
+        let datagram = hex(&format!("002f0000 10000800 {seq:08x} {UDP}"));
+        decap.pull(Frag::all(datagram), &VERIFIED, &mut Packet::default())
+    };
+    let late = Err(DecapRefusal::GreSeq);
+    assert!((0..5000).all(|seq| pull(seq).is_ok()));
+    assert!((4000..4100).all(|seq| pull(seq) == late), "all of a path that is slower");
+    assert_eq!(pull(5000), Ok(()));
+    assert_eq!((0..100).filter(|seq| pull(*seq) == late).count(), 15, "a restart");
+    assert_eq!(pull(0x7000_0000), Ok(()));
+    assert_eq!((100..200).filter(|seq| pull(*seq) == late).count(), 15, "a forged number");
+    for seq in 0..50 {
+        assert_eq!([pull(seq), pull(20_000 + seq)], [late, Ok(())], "with newer ones in between");
+    }
+    assert!((0..100).all(|_| pull(7) == late), "the same again and again");
+    assert!((0..100).rev().all(|seq| pull(seq) == late), "in falling order");
+}
+
 #[test]
 fn congestion_marked_outside_a_packet_without_ecn() {
     let meta = Received { tos: 0x03, ..VERIFIED };
