@@ -165,6 +165,13 @@ impl Inner {
         &self.addresses[..self.addresses_len]
     }
 
+    /// Returns the first eight bytes of the addresses, which are both of IPv4.
+    #[inline]
+    pub(super) fn addresses_begin(&self) -> [u8; 8] {
+        let [a, b, c, d, e, f, g, h, ..] = self.addresses;
+        [a, b, c, d, e, f, g, h]
+    }
+
     /// Returns whether the source address is a martian, which no packet from another host may have: multicast,
     /// broadcast or loopback (RFC 1122, section 3.2.1.3; RFC 4291, sections 2.5.3 and 2.7).
     pub(super) fn source_is_martian(&self) -> bool {

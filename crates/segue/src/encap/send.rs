@@ -53,6 +53,8 @@ pub struct Encapsulator {
     can_remcsum: bool,
     /// Outer IP and UDP headers with every field that is the same for all packets.
     template: [u8; MAX_OUTER_LEN],
+    /// The first eight bytes of the outer addresses, which nearly all packets but the tunnel's own do not have.
+    own: [u8; 8],
     /// The outer headers, without and with a remote checksum option.
     outer: [OuterHeaders; 2],
     flows: Flows,
@@ -75,7 +77,8 @@ impl Encapsulator {
         let template = template(&config);
         let outer = [false, true].map(|has_option| OuterHeaders::new(&config, has_option));
         let can_remcsum = config.remcsum();
-        Ok(Encapsulator { config, can_remcsum, template, outer, flows, next_id: 0, next_seq: 0, to: 0 })
+        let own = addresses_begin(&config, &template);
+        Ok(Encapsulator { config, can_remcsum, template, own, outer, flows, next_id: 0, next_seq: 0, to: 0 })
     }
 
     /// Returns the configuration of the tunnel.
@@ -156,36 +159,37 @@ impl Encapsulator {
     }
 
     /// Returns whether [`push`](Self::push) refuses the packet as one of this tunnel ([`EncapRefusal::Loop`]): from its
-    /// local to its remote address, with its UDP port or IP protocol, or a later fragment of such a packet. No TTL
-    /// would end its loop, since each turn puts a new outer header in front. What is in a frame is never taken for it:
-    /// other hosts behind a bridge may have the same addresses.
+    /// local to its remote address, with its UDP port or IP protocol, or a later fragment of any UDP datagram between
+    /// them, which has no port. No TTL would end its loop, since each turn puts a new outer header in front. What is in
+    /// a frame is never taken for it: other hosts behind a bridge may have the same addresses.
+    #[cold]
     pub fn is_own<B: AsRef<[u8]>>(&self, packet: &Packet<B>) -> bool {
         !self.config.mode.is_ethernet() && Inner::of(packet).is_some_and(|inner| self.has_sent(packet, &inner))
     }
 
     #[inline]
     fn has_sent<B: AsRef<[u8]>>(&self, packet: &Packet<B>, inner: &Inner) -> bool {
-        let own = match self.config.local.is_ipv4() {
-            true => &self.template[ipv4::SRC.start..ipv4::DST.end],
-            false => &self.template[ipv6::SRC.start..ipv6::DST.end],
-        };
-        let addresses = inner.addresses();
-        addresses.first_chunk::<8>() == own.first_chunk() && addresses == own && self.has_own_protocol(packet, inner)
+        inner.addresses_begin() == self.own && self.has_own_headers(packet, inner)
     }
 
-    /// Returns whether a packet from the tunnel's local to its remote address has its port or protocol.
+    /// Returns whether a packet has the addresses of the tunnel's ends, and its port or protocol.
     #[cold]
-    fn has_own_protocol<B: AsRef<[u8]>>(&self, packet: &Packet<B>, inner: &Inner) -> bool {
+    fn has_own_headers<B: AsRef<[u8]>>(&self, packet: &Packet<B>, inner: &Inner) -> bool {
+        if inner.addresses() != addresses(&self.config, &self.template) {
+            return false;
+        }
         let at = if inner.version == 4 { ipv4::PROTOCOL } else { ipv6::NEXT_HEADER };
-        let Some(&number) = packet.head.bytes().get(at) else { return false };
+        let Some(&first) = packet.head.bytes().get(at) else { return false };
+        let mut number = [first];
+        if (inner.version, first) == (6, protocol::FRAGMENT) {
+            // The fragment header, which is left in the payload, begins with the number.
+            packet.payload.copy_to(0..1, &mut number);
+        }
         match (self.config.carrier, inner.ports) {
-            (Carrier::Bare, _) => number == protocol::FRAGMENT || self.config.mode.protocols().contains(&number),
+            (Carrier::Bare, _) => self.config.mode.protocols().contains(&number[0]),
             (_, Some((number, ports))) => number == protocol::UDP && ports as u16 == self.config.dport,
-            // A later fragment has no ports, and over IPv6 its protocol is unknown here.
-            (_, None) => {
-                let is_later = inner.fragment.is_some_and(|fragment| !fragment.is_first);
-                is_later && matches!(number, protocol::UDP | protocol::FRAGMENT)
-            }
+            // A later fragment has no ports.
+            (_, None) => number == [protocol::UDP] && inner.fragment.is_some_and(|fragment| !fragment.is_first),
         }
     }
 
@@ -346,6 +350,7 @@ impl Encapsulator {
         if remote.is_ipv4() == self.config.remote.is_ipv4() {
             self.config.remote = remote;
             self.template = template(&self.config);
+            self.own = addresses_begin(&self.config, &self.template);
             self.to = number;
         }
     }
@@ -499,6 +504,18 @@ fn segments(unit: &Unit, payload: usize) -> usize {
         Unit::Whole(_) => 1,
         Unit::Train { gso, .. } => gso.segs(payload),
     }
+}
+
+/// Returns source and destination of the outer headers.
+fn addresses<'a>(config: &Config, template: &'a [u8; MAX_OUTER_LEN]) -> &'a [u8] {
+    match config.local.is_ipv4() {
+        true => &template[ipv4::SRC.start..ipv4::DST.end],
+        false => &template[ipv6::SRC.start..ipv6::DST.end],
+    }
+}
+
+fn addresses_begin(config: &Config, template: &[u8; MAX_OUTER_LEN]) -> [u8; 8] {
+    addresses(config, template).first_chunk().copied().unwrap_or_default()
 }
 
 fn template(config: &Config) -> [u8; MAX_OUTER_LEN] {

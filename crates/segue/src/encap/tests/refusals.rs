@@ -491,7 +491,7 @@ fn fragment(packet: &[u8], word: u16) -> Vec<u8> {
         return bytes;
     }
     let next = core::mem::replace(&mut bytes[6], 44);
-    let [high, low] = (word << 3 | word >> 13).to_be_bytes();
+    let [high, low] = word.rotate_left(3).to_be_bytes();
     bytes.splice(40..40, [next, 0, high, low, 0, 0, 0, 1]);
     let len = bytes.len() as u16 - 40;
     put(&mut bytes, 4, len);
@@ -533,6 +533,9 @@ fn a_tunnel_takes_none_of_its_own_packets() {
             };
             let outer_ip = if config.local.is_ipv4() { 20 } else { 40 };
             assert!(!again(&with(outer_ip - 1)), "another destination");
+            let mut another = fragment(&own, 1);
+            another[if config.local.is_ipv4() { 9 } else { 40 }] = 1;
+            assert!(!again(&another), "a fragment of another protocol");
             if carrier != Carrier::Bare {
                 let other = with(outer_ip + 3);
                 assert!(!again(&other) && !again(&fragment(&other, 0x2000)), "another port");
