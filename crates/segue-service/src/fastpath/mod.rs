@@ -8,6 +8,7 @@ mod filters;
 mod obstacle;
 mod request;
 mod schedule;
+mod state;
 mod table;
 mod tunnel;
 
@@ -23,8 +24,7 @@ use segue_control::error::{Error, Kind, os_text};
 use segue_control::knobs::{Knob, Setting};
 use segue_control::model::{self, Instance};
 use segue_datapath::overlay::PeerConfig;
-use segue_fastpath::{Direction, Path, Peer, PeerCounts, PeerPath, obstacle as unsupported};
-use segue_host::netfilter::Watch;
+use segue_fastpath::{Direction, Path, PeerCounts, obstacle as unsupported};
 use segue_host::netlink::Netlink;
 use segue_host::netlink::changes::Changes;
 use segue_host::prefix::Prefix;
@@ -40,6 +40,7 @@ use self::filters::{Added, tidy};
 use self::obstacle::{Interfaces, failure};
 pub use self::request::Request;
 use self::schedule::LookupSchedule;
+use self::state::{Programs, State};
 pub(crate) use self::table::OF_PEERS;
 pub use self::table::{Listener, Table};
 pub use self::tunnel::Tunnel;
@@ -58,10 +59,6 @@ const ETHERNET_LEN: u64 = 14;
 pub const KNOB: &str = "enable_fastpath";
 /// The last part of the name of the knob that gives the daemon queues by flow.
 const QUEUES_KNOB: &str = "enable_fq";
-/// Reason of `fastpath auto` for leaving packets to the daemon after an addition to netfilter.
-const NEW_RULES: &str = "netfilter rules were added; a new start looks whether they see the outer packets";
-/// Reason of `fastpath auto` for leaving packets to the daemon while it has queues by flow.
-const QUEUES: &str = "enable_fq needs the daemon, which has the queues";
 
 /// The knobs of an instance by which the daemon gets packets that the in-kernel path could carry.
 #[derive(Clone, Copy, Debug)]
@@ -80,38 +77,6 @@ impl Switches {
     }
 }
 
-/// BPF programs of an instance.
-#[derive(Debug)]
-enum Programs {
-    Tunnels(Box<Path>),
-    Table(Box<PeerPath>),
-}
-
-impl Programs {
-    fn switch(&mut self, on: bool) -> io::Result<()> {
-        match self {
-            Programs::Tunnels(path) => path.switch(on),
-            Programs::Table(path) => path.switch(on),
-        }
-    }
-
-    /// Returns the directions that the daemon serves, with the reasons.
-    fn partial(&self) -> &[(Direction, &'static str)] {
-        match self {
-            Programs::Tunnels(path) => path.partial(),
-            Programs::Table(_) => &[],
-        }
-    }
-
-    /// Returns the reason why no packet can take the in-kernel path.
-    fn idle(&self) -> Option<String> {
-        match self {
-            Programs::Tunnels(_) => None,
-            Programs::Table(path) => table::idle(path.served()),
-        }
-    }
-}
-
 /// The in-kernel path of one instance, in use or not.
 #[derive(Clone, Debug)]
 pub struct Fastpath(Arc<Inner>);
@@ -120,101 +85,6 @@ pub struct Fastpath(Arc<Inner>);
 struct Inner {
     request: Request,
     state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    /// The programs, where they are loaded.
-    path: Option<Programs>,
-    /// Whether the knob permits the in-kernel path.
-    is_allowed: bool,
-    /// Whether packets are to wait in the daemon's queues by flow; with `fastpath auto` alone.
-    needs_queues: bool,
-    /// Reason why packets do not take the in-kernel path although it is permitted.
-    why: Option<String>,
-    /// Whether packets take the in-kernel path.
-    is_on: bool,
-    /// Why the kernel did not switch the programs at the last attempt, which is repeated: until it does, they are as
-    /// they were.
-    unswitched: Option<String>,
-    watch: Option<Watch>,
-    /// Whether netfilter rules were added since the start.
-    has_new_rules: bool,
-    /// The obstacle on this host at the last look.
-    obstacle: Option<String>,
-    /// The peer table of which the kernel has refused an entry, which is tried again.
-    refused: Option<Vec<Peer>>,
-}
-
-impl State {
-    /// Applies the values of the knobs, without switching the programs.
-    fn set(&mut self, switches: Switches, mode: Mode) {
-        self.is_allowed = switches.is_allowed;
-        self.needs_queues = switches.has_queues && mode == Mode::Auto;
-    }
-
-    /// Switches the programs to the directions that are permitted and possible.
-    fn settle(&mut self) {
-        let is_wanted = self.path.as_ref().is_some_and(|path| path.idle().is_none());
-        let on = self.is_allowed && !self.needs_queues && self.why.is_none() && is_wanted;
-        self.unswitched = None;
-        let Some(path) = self.path.as_mut().filter(|_| on != self.is_on) else { return };
-        match path.switch(on) {
-            Ok(()) => self.is_on = on,
-            Err(error) => self.unswitched = Some(format!("the kernel does not switch it: {}", os_text(&error))),
-        }
-    }
-
-    /// Takes the result of `load`, and watches netfilter from before it on where the path depends on the rules: those
-    /// that are added while it reads them are seen at the first look at the watch.
-    fn load(&mut self, mode: Mode, load: impl FnOnce() -> Result<Option<Programs>, String>) -> Result<(), String> {
-        let watch = if mode == Mode::Auto { Watch::open() } else { Ok(None) };
-        if let Some(path) = load()? {
-            self.watch = watch.map_err(|error| format!("netfilter cannot be watched: {}", os_text(&error)))?;
-            self.path = Some(path);
-        }
-        Ok(())
-    }
-
-    /// Notes what is in the way on this host, by a look that may have failed: then it is what it was. A refused peer
-    /// table remains the reason.
-    fn set_obstacle(&mut self, seen: io::Result<Option<String>>) {
-        self.has_new_rules |= self.watch.as_ref().is_some_and(Watch::changed);
-        let seen = seen.unwrap_or_else(|_| self.obstacle.take());
-        self.obstacle = if self.has_new_rules { Some(NEW_RULES.to_owned()) } else { seen };
-        if self.has_new_rules || self.refused.is_none() {
-            self.why.clone_from(&self.obstacle);
-        }
-        self.settle();
-    }
-
-    /// Gives the in-kernel path a peer table. Where the kernel refuses an entry, all packets are the daemon's until a
-    /// table is taken whole.
-    fn set_peers(&mut self, peers: Vec<Peer>) {
-        let Some(Programs::Table(path)) = &mut self.path else { return };
-        let refusal = path.replace(&peers).err();
-        self.note_refusal(refusal.map(|error| (peers, error)));
-        self.settle();
-    }
-
-    /// Notes the table that the kernel has refused, or that it has taken the last one.
-    fn note_refusal(&mut self, refusal: Option<(Vec<Peer>, io::Error)>) {
-        let text = |(_, error): &(_, io::Error)| format!("the kernel does not take the peers: {}", os_text(error));
-        self.why = refusal.as_ref().map(text).or_else(|| self.obstacle.clone());
-        self.refused = refusal.map(|(peers, _)| peers);
-    }
-
-    /// Returns the reason why packets do not take the in-kernel path, or still do; `None` if they may.
-    fn reason(&self) -> Option<String> {
-        if let Some(why) = &self.unswitched {
-            return Some(why.clone());
-        }
-        if !self.is_allowed {
-            return Some("switched off".to_owned());
-        }
-        let queues = || self.needs_queues.then(|| QUEUES.to_owned());
-        self.why.clone().or_else(queues).or_else(|| self.path.as_ref()?.idle())
-    }
 }
 
 impl Fastpath {

@@ -7,10 +7,11 @@ use std::time::Instant;
 
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
 use segue::encap::Mode as Inside;
-use segue_fastpath::{Route, foreign_programs, mark_of};
+use segue_fastpath::{Peer, PeerPath, Route, foreign_programs, mark_of};
 use segue_host::capability::Capability;
 use segue_host::netlink::sockets;
 
+use super::state::NEW_RULES;
 use super::*;
 
 const LOCAL: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(198, 18, 0, 1));

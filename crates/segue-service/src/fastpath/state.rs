@@ -1,0 +1,148 @@
+//! The state of the in-kernel path of an instance: its programs, and what keeps packets from them.
+
+use std::io;
+
+use segue_control::error::os_text;
+use segue_fastpath::{Direction, Path, Peer, PeerPath};
+use segue_host::netfilter::Watch;
+
+use super::{Switches, table};
+use crate::tunnel::kinds::Fastpath as Mode;
+
+/// Reason of `fastpath auto` for leaving packets to the daemon after an addition to netfilter.
+pub(super) const NEW_RULES: &str = "netfilter rules were added; a new start looks whether they see the outer packets";
+/// Reason of `fastpath auto` for leaving packets to the daemon while it has queues by flow.
+pub(super) const QUEUES: &str = "enable_fq needs the daemon, which has the queues";
+
+/// BPF programs of an instance.
+#[derive(Debug)]
+pub(super) enum Programs {
+    Tunnels(Box<Path>),
+    Table(Box<PeerPath>),
+}
+
+impl Programs {
+    pub(super) fn switch(&mut self, on: bool) -> io::Result<()> {
+        match self {
+            Programs::Tunnels(path) => path.switch(on),
+            Programs::Table(path) => path.switch(on),
+        }
+    }
+
+    /// Returns the directions that the daemon serves, with the reasons.
+    pub(super) fn partial(&self) -> &[(Direction, &'static str)] {
+        match self {
+            Programs::Tunnels(path) => path.partial(),
+            Programs::Table(_) => &[],
+        }
+    }
+
+    /// Returns the reason why no packet can take the in-kernel path.
+    pub(super) fn idle(&self) -> Option<String> {
+        match self {
+            Programs::Tunnels(_) => None,
+            Programs::Table(path) => table::idle(path.served()),
+        }
+    }
+}
+
+/// The state of the in-kernel path of one instance.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    /// The programs, where they are loaded.
+    pub(super) path: Option<Programs>,
+    /// Whether the knob permits the in-kernel path.
+    pub(super) is_allowed: bool,
+    /// Whether packets are to wait in the daemon's queues by flow; with `fastpath auto` alone.
+    pub(super) needs_queues: bool,
+    /// Reason why packets do not take the in-kernel path although it is permitted.
+    pub(super) why: Option<String>,
+    /// Whether packets take the in-kernel path.
+    pub(super) is_on: bool,
+    /// Why the kernel did not switch the programs at the last attempt, which is repeated: until it does, they are as
+    /// they were.
+    pub(super) unswitched: Option<String>,
+    /// The watch for netfilter rules, with `fastpath auto` alone.
+    pub(super) watch: Option<Watch>,
+    /// Whether netfilter rules were added since the start.
+    pub(super) has_new_rules: bool,
+    /// The obstacle on this host at the last look.
+    pub(super) obstacle: Option<String>,
+    /// The peer table of which the kernel has refused an entry, which is tried again.
+    pub(super) refused: Option<Vec<Peer>>,
+}
+
+impl State {
+    /// Applies the values of the knobs, without switching the programs.
+    pub(super) fn set(&mut self, switches: Switches, mode: Mode) {
+        self.is_allowed = switches.is_allowed;
+        self.needs_queues = switches.has_queues && mode == Mode::Auto;
+    }
+
+    /// Switches the programs to the directions that are permitted and possible.
+    pub(super) fn settle(&mut self) {
+        let is_wanted = self.path.as_ref().is_some_and(|path| path.idle().is_none());
+        let on = self.is_allowed && !self.needs_queues && self.why.is_none() && is_wanted;
+        self.unswitched = None;
+        let Some(path) = self.path.as_mut().filter(|_| on != self.is_on) else { return };
+        match path.switch(on) {
+            Ok(()) => self.is_on = on,
+            Err(error) => self.unswitched = Some(format!("the kernel does not switch it: {}", os_text(&error))),
+        }
+    }
+
+    /// Takes the result of `load`, and watches netfilter from before it on where the path depends on the rules: those
+    /// that are added while it reads them are seen at the first look at the watch.
+    pub(super) fn load(
+        &mut self,
+        mode: Mode,
+        load: impl FnOnce() -> Result<Option<Programs>, String>,
+    ) -> Result<(), String> {
+        let watch = if mode == Mode::Auto { Watch::open() } else { Ok(None) };
+        if let Some(path) = load()? {
+            self.watch = watch.map_err(|error| format!("netfilter cannot be watched: {}", os_text(&error)))?;
+            self.path = Some(path);
+        }
+        Ok(())
+    }
+
+    /// Notes what is in the way on this host, by a look that may have failed: then it is what it was. A refused peer
+    /// table remains the reason.
+    pub(super) fn set_obstacle(&mut self, seen: io::Result<Option<String>>) {
+        self.has_new_rules |= self.watch.as_ref().is_some_and(Watch::changed);
+        let seen = seen.unwrap_or_else(|_| self.obstacle.take());
+        self.obstacle = if self.has_new_rules { Some(NEW_RULES.to_owned()) } else { seen };
+        if self.has_new_rules || self.refused.is_none() {
+            self.why.clone_from(&self.obstacle);
+        }
+        self.settle();
+    }
+
+    /// Gives the in-kernel path a peer table. Where the kernel refuses an entry, all packets are the daemon's until a
+    /// table is taken whole.
+    pub(super) fn set_peers(&mut self, peers: Vec<Peer>) {
+        let Some(Programs::Table(path)) = &mut self.path else { return };
+        let refusal = path.replace(&peers).err();
+        self.note_refusal(refusal.map(|error| (peers, error)));
+        self.settle();
+    }
+
+    /// Notes the table that the kernel has refused, or that it has taken the last one.
+    pub(super) fn note_refusal(&mut self, refusal: Option<(Vec<Peer>, io::Error)>) {
+        let text = |(_, error): &(_, io::Error)| format!("the kernel does not take the peers: {}", os_text(error));
+        self.why = refusal.as_ref().map(text).or_else(|| self.obstacle.clone());
+        self.refused = refusal.map(|(peers, _)| peers);
+    }
+
+    /// Returns the reason why packets do not take the in-kernel path, or still do; `None` if they may.
+    pub(super) fn reason(&self) -> Option<String> {
+        if let Some(why) = &self.unswitched {
+            return Some(why.clone());
+        }
+        if !self.is_allowed {
+            return Some("switched off".to_owned());
+        }
+        let queues = || self.needs_queues.then(|| QUEUES.to_owned());
+        self.why.clone().or_else(queues).or_else(|| self.path.as_ref()?.idle())
+    }
+}
