@@ -11,12 +11,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use segue_lab::Family::{self, V4, V6};
-use segue_lab::{LinkForm, Peer, Process};
+use segue_lab::{Host, LinkForm, Peer, Process};
 use segue_tests::capture::{Capture, Directory, frames};
 use segue_tests::fastpath::{NET, REQUIRE, assert_off, ground, left, taken};
 use segue_tests::routed::ip;
 use segue_tests::traffic::{self, Place};
-use segue_tests::{Carrier, Ground, Inside, Pair, Shape, Stat, Tunnel, skip, test_name};
+use segue_tests::{Carrier, Ground, Inside, Pair, Shape, Stat, Tunnel, skip, sys, test_name};
 use serde_json::Value;
 
 /// Time for any change that the in-kernel path finds by polling.
@@ -181,6 +181,46 @@ fn another_interface_and_another_neighbour_are_followed() {
     let remote = Peer::B.address(0, V4);
     ip(&ground.a, &format!("neigh replace {remote} lladdr 02:00:00:00:00:77 dev eth0 nud permanent"));
     carried("eth0", true);
+}
+
+/// Returns the state of the path at A once it is on or off, as asked for.
+#[track_caller]
+fn settled(ground: &Ground, on: bool) -> Value {
+    let is_it = |stat: &Stat| stat.json()["fastpath"]["on"] == on;
+    let stat = Stat::until(&ground.a, &ground.program, &Shape::device(NET), PATIENCE, is_it);
+    assert!(is_it(&stat), "{}", stat.json()["fastpath"]);
+    stat.json()["fastpath"].clone()
+}
+
+#[test]
+fn an_interface_in_another_namespace_is_served_by_the_daemon_until_it_is_back() {
+    let Some(ground) = ground(test_name!(), LinkForm::Veth, &[]) else { return };
+    let pair = Pair::start(&ground, Shape { extra: REQUIRE, ..Shape::new(Inside::Gre, Carrier::Bare, V4) }, NET);
+    let other = Host::new("other").expect("a host, since two could be made a moment ago");
+    let (device, [near, far]) = (Shape::device(NET), [Peer::A, Peer::B].map(|end| end.address(NET, V4)));
+    let raise = |host: &Host| {
+        ip(host, &format!("address replace {} dev {device}", Peer::A.prefix(NET, V4)));
+        ip(host, &format!("link set {device} up"));
+    };
+    ip(&ground.a, &format!("link set {device} netns {}", other.net_path()));
+    let state = settled(&ground, false);
+    assert_eq!(state["why"], format!("{device} is not in this network namespace"));
+    raise(&other);
+    segue_lab::reach((&other, near), (&ground.b, far), PATIENCE).unwrap();
+    ip(&other, &format!("link set {device} netns {}", ground.a.net_path()));
+    raise(&ground.a);
+    settled(&ground, true);
+    let before = taken(&pair.stat()[0]);
+    let [a, b] = [Peer::A, Peer::B].map(|end| pair.place(end, V4));
+    segue_lab::reach((&ground.a, near), (&ground.b, far), PATIENCE).unwrap();
+    traffic::file(a, b, FILE, 1);
+    traffic::file(b, a, FILE, 2);
+    let stat = &pair.stat()[0];
+    let [sent, received] = [0, 1].map(|at| taken(stat)[at] - before[at]);
+    // Before Linux 6.6 the kernel removes the filter of an interface that is moved.
+    let is_there = ground.a.enter(|| sys::programs_at(&device, sys::Hook::Egress)).unwrap();
+    let has_sent = sent > 2000 || !is_there.is_ok_and(|programs| !programs.is_empty());
+    assert!(has_sent && received > 2000, "{sent} sent, {received} received by the path, left {}", left(stat));
 }
 
 #[test]

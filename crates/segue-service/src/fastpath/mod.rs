@@ -192,7 +192,8 @@ impl Fastpath {
         Ok(Some(Follower { stop: Some(stop), thread: Some(thread) }))
     }
 
-    /// Follows the routes of some tunnels and, less often, obstacles. What the kernel is asked, it may answer late.
+    /// Follows routes and interfaces of some tunnels and, less often, obstacles. What the kernel is asked, it may
+    /// answer late.
     fn check(&self, netlink: &mut Netlink, schedule: &mut LookupSchedule, tick: u32, heartbeat: &Heartbeat) {
         let tunnels = &self.0.request.tunnels;
         if tick.is_multiple_of(CHECK_EVERY) {
@@ -203,19 +204,21 @@ impl Fastpath {
             _ => Vec::new(),
         };
         for index in schedule.tunnels(interfaces.len()) {
-            let (config, interface) = (&tunnels[index].config, interfaces[index]);
+            let (Tunnel { dev, config }, interface) = (&tunnels[index], interfaces[index]);
             // The route is looked up without the lock, which readers of counters wait for.
             let (route, station) = heartbeat.unwatched(Thread::Fastpath, || {
                 (route(netlink, config).unwrap_or_default(), tunnel::station(netlink, interface, config))
             });
-            if let Some(Programs::Tunnels(path)) = &mut self.state().path {
+            let mut state = self.state();
+            if let Some(Programs::Tunnels(path)) = &mut state.path {
                 // A failure leaves the old values, and is seen at the next look.
                 let _ = path.reroute(index, route);
-                if let Ok(station) = station {
+                if let Ok(station) = &station {
                     let _ = path.set_address(index, station.accepted);
                     let _ = path.set_station(index, station.own);
                 }
             }
+            state.note_interface(dev, &station);
         }
         if let Some(table) = &self.0.request.table {
             self.follow_peers(table, netlink, heartbeat);
@@ -279,13 +282,15 @@ impl Fastpath {
         path.peer_counts((prefix.address, prefix.len)).ok().flatten()
     }
 
-    /// Looks up the routes to remotes: those that are due, and some of the others.
+    /// Looks up the interface of a table, and the routes to remotes: those that are due, and some of the others.
     fn follow_peers(&self, table: &Table, netlink: &mut Netlink, heartbeat: &Heartbeat) {
         let Some(local) = table.config().map(|config| config.local) else { return };
-        let remotes = match &mut self.state().path {
-            Some(Programs::Table(path)) => path.remotes(schedule::DUE, schedule::SOME),
+        let (interface, remotes) = match &mut self.state().path {
+            Some(Programs::Table(path)) => (path.interface(), path.remotes(schedule::DUE, schedule::SOME)),
             _ => return,
         };
+        let link = heartbeat.unwatched(Thread::Fastpath, || tunnel::own_link(netlink, interface));
+        self.state().note_interface(&table.dev, &link);
         for remote in remotes {
             // The route is looked up without the lock, which readers of counters wait for.
             let route = heartbeat.unwatched(Thread::Fastpath, || route_to(netlink, remote, local).unwrap_or_default());

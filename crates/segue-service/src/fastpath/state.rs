@@ -1,5 +1,6 @@
 //! The state of the in-kernel path of an instance: its programs, and what keeps packets from them.
 
+use std::collections::BTreeSet;
 use std::io;
 
 use segue_control::error::os_text;
@@ -68,6 +69,8 @@ pub(super) struct State {
     pub(super) has_new_rules: bool,
     /// The obstacle on this host at the last look.
     pub(super) obstacle: Option<String>,
+    /// Names of the tunnels whose interfaces are not in this network namespace, where alone the programs find them.
+    pub(super) away: BTreeSet<String>,
     /// The peer table of which the kernel has refused an entry, which is tried again.
     pub(super) refused: Option<Vec<Peer>>,
 }
@@ -82,7 +85,8 @@ impl State {
     /// Switches the programs to the directions that are permitted and possible.
     pub(super) fn settle(&mut self) {
         let is_wanted = self.path.as_ref().is_some_and(|path| path.idle().is_none());
-        let on = self.is_allowed && !self.needs_queues && self.why.is_none() && is_wanted;
+        let is_possible = self.why.is_none() && self.away.is_empty() && is_wanted;
+        let on = self.is_allowed && !self.needs_queues && is_possible;
         self.unswitched = None;
         let Some(path) = self.path.as_mut().filter(|_| on != self.is_on) else { return };
         match path.switch(on) {
@@ -118,6 +122,19 @@ impl State {
         self.settle();
     }
 
+    /// Notes whether the interface of a tunnel is in this network namespace, by a look that may have failed: then it is
+    /// where it was.
+    pub(super) fn note_interface<T>(&mut self, dev: &str, seen: &io::Result<T>) {
+        let has_moved = match seen {
+            Ok(_) => self.away.remove(dev),
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => self.away.insert(dev.to_owned()),
+            Err(_) => false,
+        };
+        if has_moved {
+            self.settle();
+        }
+    }
+
     /// Gives the in-kernel path a peer table. Where the kernel refuses an entry, all packets are the daemon's until a
     /// table is taken whole.
     pub(super) fn set_peers(&mut self, peers: Vec<Peer>) {
@@ -143,6 +160,7 @@ impl State {
             return Some("switched off".to_owned());
         }
         let queues = || self.needs_queues.then(|| QUEUES.to_owned());
-        self.why.clone().or_else(queues).or_else(|| self.path.as_ref()?.idle())
+        let away = || Some(format!("{} is not in this network namespace", self.away.first()?));
+        self.why.clone().or_else(queues).or_else(away).or_else(|| self.path.as_ref()?.idle())
     }
 }

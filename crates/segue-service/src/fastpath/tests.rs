@@ -281,7 +281,8 @@ fn the_programs_of_an_instance_that_ends_during_the_look_are_none_of_others() {
 #[test]
 fn filters_where_packets_are_received_are_in_the_way_after_the_route_has_moved() {
     in_namespace(|| {
-        for link in ["sg1", "sg2", "sg3"] {
+        ip("tuntap add dev sg1 mode tun");
+        for link in ["sg2", "sg3"] {
             ip(&format!("link add {link} up type veth peer name {link}-peer"));
         }
         ip(&format!("addr add {LOCAL}/24 dev sg2"));
@@ -341,7 +342,8 @@ fn the_marks_of_an_instance_that_ends_go_after_its_programs() {
 #[test]
 fn the_link_address_of_an_interface_is_found_after_its_name_has_changed() {
     in_namespace(|| {
-        ip("link add sg1 address 02:00:00:00:00:09 type veth peer name sg2");
+        ["sg1", "sg2"].iter().for_each(|name| ip(&format!("tuntap add dev {name} mode tap")));
+        ip("link set sg1 address 02:00:00:00:00:09");
         let mut netlink = Netlink::open().unwrap();
         let interface = index_of("sg1", &mut netlink).unwrap();
         let config = Config::new(Inside::Ethernet, Carrier::Fou, LOCAL, REMOTE);
@@ -355,5 +357,68 @@ fn the_link_address_of_an_interface_is_found_after_its_name_has_changed() {
         assert_eq!(own(&ipip()).unwrap(), None, "no frames are inside");
         ip("link del sg3");
         assert!(own(&config).is_err(), "which is told from an interface without an address");
+        assert!(own(&ipip()).is_err(), "also where no address is needed");
+        ip(&format!("link add sg3 index {interface} type veth peer name sg4"));
+        assert_eq!(own(&config).unwrap_err().raw_os_error(), Some(libc::ENODEV), "another interface has the index");
+    });
+}
+
+/// Asserts that a path that is on is off without the interface `sg1` of its tunnel, and on again where it is back.
+#[track_caller]
+fn assert_off_without_interface(path: Programs, request: Request, interface: u32, mut netlink: Netlink) {
+    let mut state = State { path: Some(path), ..permitted() };
+    let config = Config { csum: false, ..Config::new(Inside::Ip, Carrier::Fou, LOCAL, REMOTE) };
+    state.set_peers(vec![Peer { prefix: ([10, 0, 0, 1].into(), 32), listener: 0, config, mac: [0; 6] }]);
+    state.settle();
+    let path = Fastpath(Arc::new(Inner { request, state: Mutex::new(state) }));
+    let (mut schedule, heartbeat) = (LookupSchedule::new(None), Heartbeat::new(1).unwrap());
+    let mut seen = || {
+        // The first look for other obstacles is a later one.
+        path.check(&mut netlink, &mut schedule, 1, &heartbeat);
+        let state = path.state();
+        (state.is_on, state.reason())
+    };
+    let away = Some("sg1 is not in this network namespace".to_owned());
+    assert_eq!(seen(), (true, None));
+    ip("link del sg1");
+    assert_eq!(seen(), (false, away.clone()));
+    ip(&format!("link add other index {interface} type veth peer name other1"));
+    assert_eq!(seen(), (false, away.clone()), "another interface has the index");
+    let mut state = path.state();
+    state.note_interface::<()>("sg1", &Err(io::Error::from_raw_os_error(libc::ENOBUFS)));
+    assert_eq!((state.is_on, state.reason()), (false, away), "nothing was seen");
+    state.note_interface("sg1", &Ok(()));
+    assert_eq!((state.is_on, state.reason()), (true, None));
+}
+
+#[test]
+fn the_path_is_off_while_the_interface_of_a_tunnel_is_not_in_this_network_namespace() {
+    in_namespace(|| {
+        for has_table in [false, true] {
+            ip("tuntap add dev sg1 mode tun");
+            ip("link add sg2 type veth peer name sg3");
+            let mut netlink = Netlink::open().unwrap();
+            let [inside, outside] = ["sg1", "sg2"].map(|name| index_of(name, &mut netlink).unwrap());
+            if let Err(why) = probe(true) {
+                return segue_lab::skip_this_test(&why);
+            }
+            let (path, request) = if has_table {
+                let config = Config { csum: false, ..Config::new(Inside::Ip, Carrier::Fou, LOCAL, REMOTE) };
+                let listener = segue_fastpath::Listener { config, sources: vec![50_000] };
+                let mut path = PeerPath::load(std::slice::from_ref(&listener), [2, 0, 0, 0, 0, 9], 4).unwrap();
+                path.attach(inside, outside, &mut Added(&mut netlink)).unwrap();
+                let listeners = vec![Listener { name: "udp", path: listener }];
+                let station = [2, 0, 0, 0, 0, 9];
+                let table = Some(Table { dev: "sg1".to_owned(), underlay: outside, listeners, station });
+                (Programs::Table(Box::new(path)), Request { table, ..request(Mode::On) })
+            } else {
+                let mut path = Path::load(&[ipip()], &[]).unwrap();
+                path.attach(0, inside, Route { link: outside, mtu: 1500 }, &mut Added(&mut netlink)).unwrap();
+                let tunnels = vec![Tunnel { dev: "sg1".to_owned(), config: ipip() }];
+                (Programs::Tunnels(Box::new(path)), Request { tunnels, ..request(Mode::On) })
+            };
+            assert_off_without_interface(path, request, inside, netlink);
+            ["sg2", "other"].iter().for_each(|name| ip(&format!("link del {name}")));
+        }
     });
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use segue::encap::Config;
 use segue_control::error::os_text;
 use segue_fastpath::Route;
-use segue_host::netlink::Netlink;
+use segue_host::netlink::{Link, Netlink};
 
 /// A tunnel in the form needed for the in-kernel path.
 #[derive(Clone, Debug)]
@@ -30,13 +30,22 @@ pub(super) struct Station {
 /// Returns the link address of a tunnel's interface, which is asked for by its index: the name may have changed.
 ///
 /// # Errors
-/// The kernel's, if there is no such interface in particular.
+/// Those of [`own_link`].
 pub(super) fn station(netlink: &mut Netlink, interface: u32, config: &Config) -> io::Result<Station> {
+    let link = own_link(netlink, interface)?;
     if !config.mode.is_ethernet() {
         return Ok(Station::default());
     }
-    let link = netlink.link(interface)?;
     Ok(Station { own: link.mac, accepted: link.mac.filter(|_| link.master.is_none()) })
+}
+
+/// Returns a tunnel's interface, by its index.
+///
+/// # Errors
+/// The kernel's; ENODEV where this network namespace has no such interface, or another one has got its index.
+pub(super) fn own_link(netlink: &mut Netlink, interface: u32) -> io::Result<Link> {
+    let link = netlink.link(interface)?;
+    if link.tun { Ok(link) } else { Err(io::Error::from_raw_os_error(libc::ENODEV)) }
 }
 
 /// Returns the route to the remote, or the reason why the in-kernel path cannot use it.
