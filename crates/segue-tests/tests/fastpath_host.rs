@@ -224,6 +224,28 @@ fn an_interface_in_another_namespace_is_served_by_the_daemon_until_it_is_back() 
 }
 
 #[test]
+fn packets_for_a_local_address_that_this_host_no_longer_has_are_not_taken() {
+    let Some(ground) = ground(test_name!(), LinkForm::Veth, &[]) else { return };
+    let pair = Pair::start(&ground, Shape { extra: REQUIRE, ..Shape::new(Inside::Gre, Carrier::Bare, V4) }, NET);
+    let mac = ground.a.run("cat", &["/sys/class/net/eth0/address"]).unwrap();
+    let (local, prefix) = (Peer::A.address(0, V4), Peer::A.prefix(0, V4));
+    ip(&ground.b, &format!("neigh replace {local} lladdr {} dev eth0 nud permanent", mac.trim()));
+    ip(&ground.a, &format!("addr del {prefix} dev eth0"));
+    assert_eq!(settled(&ground, false)["why"], format!("this host no longer has {local}"));
+    let (before, arrived) = (taken(&pair.stat()[0])[1], counted(&ground, "eth0", "rx_packets"));
+    let (sender, begin) = (traffic::socket(pair.place(Peer::B, V4)), Instant::now());
+    while counted(&ground, "eth0", "rx_packets") < arrived + 50 {
+        sender.send_to(&[7; 100], (Peer::A.address(NET, V4), 9)).unwrap();
+        assert!(begin.elapsed() < PATIENCE, "nothing arrives");
+    }
+    assert_eq!(taken(&pair.stat()[0])[1], before);
+    ip(&ground.a, &format!("addr add {prefix} dev eth0"));
+    settled(&ground, true);
+    let [near, far] = [Peer::A, Peer::B].map(|end| end.address(NET, V4));
+    segue_lab::reach((&ground.a, near), (&ground.b, far), PATIENCE).unwrap();
+}
+
+#[test]
 fn auto_stays_off_where_another_program_sees_the_packets() {
     let Some(ground) = ground(test_name!(), LinkForm::Veth, &["python3"]) else { return };
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/foreign_program.py");

@@ -192,8 +192,8 @@ impl Fastpath {
         Ok(Some(Follower { stop: Some(stop), thread: Some(thread) }))
     }
 
-    /// Follows routes and interfaces of some tunnels and, less often, obstacles. What the kernel is asked, it may
-    /// answer late.
+    /// Follows routes and interfaces of some tunnels and, less often, local addresses and obstacles. What the kernel is
+    /// asked, it may answer late.
     fn check(&self, netlink: &mut Netlink, schedule: &mut LookupSchedule, tick: u32, heartbeat: &Heartbeat) {
         let tunnels = &self.0.request.tunnels;
         if tick.is_multiple_of(CHECK_EVERY) {
@@ -234,6 +234,8 @@ impl Fastpath {
             state.settle();
         }
         drop(state);
+        let addresses = heartbeat.unwatched(Thread::Fastpath, || netlink.all_addresses());
+        self.state().note_addresses(&self.0.request.locals(), addresses);
         if self.0.request.mode != Mode::Auto {
             return;
         }

@@ -1,5 +1,8 @@
 //! Requests to the in-kernel path.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
 use super::table::Table;
 use super::tunnel::Tunnel;
 use crate::tunnel::kinds::Fastpath as Mode;
@@ -28,5 +31,11 @@ impl Request {
     pub(super) fn devs(&self) -> Vec<&str> {
         let table = self.table.iter().map(|table| table.dev.as_str());
         self.tunnels.iter().map(|tunnel| tunnel.dev.as_str()).chain(table).collect()
+    }
+
+    /// Returns the local addresses, each once.
+    pub(super) fn locals(&self) -> BTreeSet<IpAddr> {
+        let table = self.table.iter().filter_map(Table::config);
+        self.tunnels.iter().map(|tunnel| tunnel.config).chain(table).map(|config| config.local).collect()
     }
 }

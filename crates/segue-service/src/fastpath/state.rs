@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::net::IpAddr;
 
 use segue_control::error::os_text;
 use segue_fastpath::{Direction, Path, Peer, PeerPath};
 use segue_host::netfilter::Watch;
+use segue_host::prefix::Prefix;
 
 use super::{Switches, table};
 use crate::tunnel::kinds::Fastpath as Mode;
@@ -71,6 +73,10 @@ pub(super) struct State {
     pub(super) obstacle: Option<String>,
     /// Names of the tunnels whose interfaces are not in this network namespace, where alone the programs find them.
     pub(super) away: BTreeSet<String>,
+    /// The tunnels' local addresses that this host has had since the start.
+    pub(super) locals: BTreeSet<IpAddr>,
+    /// One of them that it has no longer. The programs would still take packets for it that are to be forwarded.
+    pub(super) missed: Option<IpAddr>,
     /// The peer table of which the kernel has refused an entry, which is tried again.
     pub(super) refused: Option<Vec<Peer>>,
 }
@@ -85,7 +91,7 @@ impl State {
     /// Switches the programs to the directions that are permitted and possible.
     pub(super) fn settle(&mut self) {
         let is_wanted = self.path.as_ref().is_some_and(|path| path.idle().is_none());
-        let is_possible = self.why.is_none() && self.away.is_empty() && is_wanted;
+        let is_possible = self.why.is_none() && self.away.is_empty() && self.missed.is_none() && is_wanted;
         let on = self.is_allowed && !self.needs_queues && is_possible;
         self.unswitched = None;
         let Some(path) = self.path.as_mut().filter(|_| on != self.is_on) else { return };
@@ -135,6 +141,19 @@ impl State {
         }
     }
 
+    /// Notes which of the tunnels' local addresses this host has, by a look at its addresses that may have failed: then
+    /// it has those of before. One that it never had, as with a non-local bind, is not missed.
+    pub(super) fn note_addresses(&mut self, locals: &BTreeSet<IpAddr>, seen: io::Result<Vec<(u32, Prefix)>>) {
+        let Ok(seen) = seen else { return };
+        let all: BTreeSet<IpAddr> = seen.into_iter().map(|(_, prefix)| prefix.address).collect();
+        let missed = self.locals.difference(&all).next().copied();
+        self.locals.extend(locals.intersection(&all));
+        if missed != self.missed {
+            self.missed = missed;
+            self.settle();
+        }
+    }
+
     /// Gives the in-kernel path a peer table. Where the kernel refuses an entry, all packets are the daemon's until a
     /// table is taken whole.
     pub(super) fn set_peers(&mut self, peers: Vec<Peer>) {
@@ -161,6 +180,8 @@ impl State {
         }
         let queues = || self.needs_queues.then(|| QUEUES.to_owned());
         let away = || Some(format!("{} is not in this network namespace", self.away.first()?));
-        self.why.clone().or_else(queues).or_else(away).or_else(|| self.path.as_ref()?.idle())
+        let missed = || Some(format!("this host no longer has {}", self.missed?));
+        let why = self.why.clone().or_else(queues).or_else(away).or_else(missed);
+        why.or_else(|| self.path.as_ref()?.idle())
     }
 }

@@ -422,3 +422,36 @@ fn the_path_is_off_while_the_interface_of_a_tunnel_is_not_in_this_network_namesp
         }
     });
 }
+
+#[test]
+fn the_path_is_off_while_this_host_does_not_have_the_local_address_that_it_had() {
+    in_namespace(|| {
+        if let Err(why) = probe(false) {
+            return segue_lab::skip_this_test(&why);
+        }
+        ip("link add sg2 type veth peer name sg3");
+        let mut state = permitted();
+        state.path = Some(Programs::Tunnels(Box::new(Path::load(&[ipip()], &[]).unwrap())));
+        state.settle();
+        let tunnels = vec![Tunnel { dev: "sg1".to_owned(), config: ipip() }];
+        let request = Request { tunnels, ..request(Mode::On) };
+        let path = Fastpath(Arc::new(Inner { request, state: Mutex::new(state) }));
+        let (mut netlink, mut schedule) = (Netlink::open().unwrap(), LookupSchedule::new(None));
+        let heartbeat = Heartbeat::new(1).unwrap();
+        let mut why = || {
+            path.check(&mut netlink, &mut schedule, CHECK_EVERY, &heartbeat);
+            let state = path.state();
+            assert_eq!(state.is_on, state.reason().is_none());
+            state.reason()
+        };
+        assert_eq!(why(), None, "an address that it never had is not missed");
+        ip(&format!("addr add {LOCAL}/24 dev sg2"));
+        assert_eq!(why(), None);
+        ip(&format!("addr del {LOCAL}/24 dev sg2"));
+        assert_eq!(why(), Some(format!("this host no longer has {LOCAL}")));
+        path.state().note_addresses(&[LOCAL].into(), Err(io::Error::from_raw_os_error(libc::ENOBUFS)));
+        assert_eq!(path.state().missed, Some(LOCAL), "nothing was seen");
+        ip(&format!("addr add {LOCAL}/32 dev lo"));
+        assert_eq!(why(), None, "another link has it");
+    });
+}
