@@ -245,16 +245,24 @@ fn packets_for_a_local_address_that_this_host_no_longer_has_are_not_taken() {
     segue_lab::reach((&ground.a, near), (&ground.b, far), PATIENCE).unwrap();
 }
 
-#[test]
-fn auto_stays_off_where_another_program_sees_the_packets() {
-    let Some(ground) = ground(test_name!(), LinkForm::Veth, &["python3"]) else { return };
+/// Attaches a program of other software to A's link, as long as the process runs. `None` where that cannot be done,
+/// which is noted under `name`.
+fn other_program(ground: &Ground, name: &str) -> Option<Process> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/foreign_program.py");
     let mut command = ground.a.command("python3");
     command.arg(script).arg(segue_lab::DEVICE);
     let mut other = Process::spawn(command, b"").expect("python3 starts");
     if other.wait_for_line("attached", PATIENCE).is_err() {
-        return skip(test_name!(), &format!("no program at tcx: {}", other.last_words()));
+        skip(name, &format!("no program at tcx: {}", other.last_words()));
+        return None;
     }
+    Some(other)
+}
+
+#[test]
+fn auto_stays_off_where_another_program_sees_the_packets() {
+    let Some(ground) = ground(test_name!(), LinkForm::Veth, &["python3"]) else { return };
+    let Some(mut other) = other_program(&ground, test_name!()) else { return };
     let auto = Shape { extra: AUTO, ..Shape::new(Inside::Gre, Carrier::Bare, V4) };
     let pair = Pair::start(&ground, auto, NET);
     assert_off(&ground, "eth0 has the program other");
@@ -434,13 +442,49 @@ fn reverse_path_filters_see_outer_packets_of_the_daemon_alone() {
 }
 
 /// Returns the configuration of a tunnel of A that shares the outer addresses with others.
-fn keyed(net: u8) -> String {
+fn keyed(net: u8, fastpath: &str) -> String {
     let [local, remote] = [Peer::A, Peer::B].map(|end| end.address(0, V4));
     let addr = Peer::A.prefix(net, V4);
     format!(
         "[[tunnel]]\ndev = \"sg{net}\"\nmode = \"gre\"\nkey = {net}\nlocal = \"{local}\"\nremote = \"{remote}\"\n\
-         addr = [\"{addr}\"]\nfastpath = \"require\"\n"
+         addr = [\"{addr}\"]\nfastpath = \"{fastpath}\"\n"
     )
+}
+
+/// Starts `segue run` at A with this file.
+fn serving(ground: &Ground, file: &Path) -> Process {
+    let mut command = ground.a.command(&ground.program);
+    command.args(["run", "-j", "-c"]).arg(file);
+    let mut service = Process::spawn(command, b"").expect("segue starts");
+    service.wait_for_line("\"event\":\"ready\"", PATIENCE).unwrap_or_else(|error| panic!("{error}"));
+    service
+}
+
+/// Reloads the service at A with another tunnel of the same addresses in its file, so that the instance is handed over
+/// to a new process.
+fn hand_over(ground: &Ground, service: &mut Process, file: &Path, fastpath: &str) {
+    fs::write(file, keyed(NET, fastpath) + &keyed(2, fastpath)).expect("a file");
+    ground.a.run("kill", &["-HUP", &service.id().to_string()]).unwrap();
+    service.wait_for_line("\"event\":\"reloaded\"", PATIENCE).unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn auto_stays_off_after_a_handover_where_another_program_sees_the_packets() {
+    let Some(ground) = ground(test_name!(), LinkForm::Veth, &["python3"]) else { return };
+    let Some(_other) = other_program(&ground, test_name!()) else { return };
+    let directory = Directory::new();
+    let file = directory.file("segue.toml");
+    fs::write(&file, keyed(NET, "auto")).expect("a file");
+    let mut service = serving(&ground, &file);
+    let read = || Stat::read(&ground.a, &ground.program, &Shape::device(NET)).json().clone();
+    let before = read();
+    hand_over(&ground, &mut service, &file, "auto");
+    let after = read();
+    assert_ne!(after["pid"], before["pid"], "{}", service.stdout());
+    for stat in [before, after] {
+        let state = &stat["fastpath"];
+        assert_eq!((&state["on"], &state["why"]), (&false.into(), &"eth0 has the program other".into()), "{state}");
+    }
 }
 
 #[test]
@@ -448,11 +492,8 @@ fn a_reload_under_load_keeps_the_path_and_the_connections() {
     let Some(ground) = ground(test_name!(), LinkForm::Veth, &[]) else { return };
     let directory = Directory::new();
     let file = directory.file("segue.toml");
-    fs::write(&file, keyed(NET)).expect("a file");
-    let mut command = ground.a.command(&ground.program);
-    command.args(["run", "-j", "-c"]).arg(&file);
-    let mut service = Process::spawn(command, b"").expect("segue starts");
-    service.wait_for_line("\"event\":\"ready\"", PATIENCE).unwrap_or_else(|error| panic!("{error}"));
+    fs::write(&file, keyed(NET, "require")).expect("a file");
+    let mut service = serving(&ground, &file);
     let [local, remote] = [Peer::B, Peer::A].map(|end| end.address(0, V4));
     let words = format!(
         "dev sg1 mode gre key {NET} local {local} remote {remote} addr {} fastpath require",
@@ -467,12 +508,9 @@ fn a_reload_under_load_keeps_the_path_and_the_connections() {
     let before = read();
     assert_eq!(before.json()["fastpath"]["on"], true, "{}", before.json()["fastpath"]);
 
-    // Another tunnel of the same addresses: the instance is handed over to a new process.
     std::thread::scope(|scope| {
         let sending = scope.spawn(|| (0..4).for_each(|seed| _ = traffic::file(a, b, 4 * FILE, seed)));
-        fs::write(&file, keyed(NET) + &keyed(2)).expect("a file");
-        ground.a.run("kill", &["-HUP", &service.id().to_string()]).unwrap();
-        service.wait_for_line("\"event\":\"reloaded\"", PATIENCE).unwrap_or_else(|error| panic!("{error}"));
+        hand_over(&ground, &mut service, &file, "require");
         sending.join().unwrap();
     });
     let after = read();

@@ -453,8 +453,8 @@ fn check_host(request: &Request, interfaces: &Interfaces<'_>, netlink: &mut Netl
     if request.mode != Mode::Auto {
         return Ok(());
     }
-    let mut others = all.into_iter().filter(|_| !request.is_successor);
-    let programs = others.find_map(|interface| obstacle::of_programs(interface, netlink));
+    // Those of a predecessor have names or marks as those of other instances.
+    let programs = all.into_iter().find_map(|interface| obstacle::of_programs(interface, netlink));
     let found = programs.or_else(|| obstacle::at_start(interfaces, netlink));
     let config = request.tunnels.first().map(|tunnel| tunnel.config);
     let is_v4 = config.or_else(|| request.table.as_ref()?.config()).is_some_and(|config| config.local.is_ipv4());

@@ -20,8 +20,6 @@ pub struct Request {
     pub outside: &'static str,
     /// UDP source ports of the daemon's sockets.
     pub sources: Vec<u16>,
-    /// Whether the programs of a predecessor may still be attached.
-    pub is_successor: bool,
     /// Setting that needs the daemon, as the reason why the in-kernel path is not taken; `None` if there is none.
     pub prevented: Option<String>,
 }

@@ -31,7 +31,6 @@ fn request(mode: Mode) -> Request {
         table: None,
         outside: "raw",
         sources: Vec::new(),
-        is_successor: false,
         prevented: None,
     }
 }

@@ -76,7 +76,6 @@ impl Daemon for Group {
     fn open(&self, netlink: &mut Netlink, succession: &mut Succession, out: &dyn Report) -> Result<Opened, Error> {
         let inherited =
             |ready: &&Ready| succession.inherited.interfaces.iter().any(|(name, _)| *name == ready.plan.dev);
-        let is_successor = self.members.iter().any(|ready| inherited(&ready));
         let is_fresh = |ready: &&Ready| !inherited(ready) && ready.plan.guest.is_none();
         let fresh: Vec<&Ready> = self.members.iter().filter(is_fresh).collect();
         for plan in fresh.iter().map(|ready| &ready.plan) {
@@ -97,7 +96,7 @@ impl Daemon for Group {
             let link = Some(of_table.underlay);
             let monitored = Monitored { link, ..monitored(ready, &opened.offloads, netlink) };
             opened.health = watched(Sources::open(vec![monitored], Vec::new(), Vec::new(), flow_key()?), out);
-            let request = start::fastpath_request(self, Vec::new(), is_successor);
+            let request = start::fastpath_request(self, Vec::new());
             let fastpath = Fastpath::open(fastpath::Request { table: Some(of_table), ..request }, switches, netlink)?;
             limit(&fastpath, &opened.offloads, netlink);
             opened.peers.iter().for_each(|keeper| keeper.feed(&fastpath));
@@ -113,7 +112,7 @@ impl Daemon for Group {
             identity.zip(probe).map(|(identity, probe)| Prober::new(probe, identity, to))
         });
         opened.health = watched(Sources::open(monitored, sockets, asked.collect(), flow_key()?), out);
-        let fastpath = Fastpath::open(start::fastpath_request(self, ports, is_successor), switches, netlink)?;
+        let fastpath = Fastpath::open(start::fastpath_request(self, ports), switches, netlink)?;
         limit(&fastpath, &opened.offloads, netlink);
         Ok(Opened { fastpath: Some(fastpath), queue_drops: queue_drops(self, netlink), ..opened })
     }

@@ -349,7 +349,7 @@ fn fastpath_knob(plan: &Plan) -> Knob {
 }
 
 /// Returns the request to the in-kernel path for the tunnels of `group`. `sources` are the UDP source ports.
-pub(super) fn fastpath_request(group: &Group, sources: Vec<u16>, is_successor: bool) -> fastpath::Request {
+pub(super) fn fastpath_request(group: &Group, sources: Vec<u16>) -> fastpath::Request {
     let plan = &group.first().plan;
     let config = |ready: &Ready| engine_config(ready, sources.len().max(1) as u16, [0; 16]);
     let tunnels = group.members.iter().filter(|ready| ready.plan.table.is_none());
@@ -358,7 +358,6 @@ pub(super) fn fastpath_request(group: &Group, sources: Vec<u16>, is_successor: b
         table: None,
         tunnels: tunnels.map(|ready| fastpath::Tunnel { dev: ready.plan.dev.clone(), config: config(ready) }).collect(),
         outside: outside_name(plan),
-        is_successor,
         prevented: group.plans().find_map(Plan::needs_daemon).map(str::to_owned),
         sources,
     }
