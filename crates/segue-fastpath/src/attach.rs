@@ -54,13 +54,24 @@ pub(crate) fn attach(
 ) -> io::Result<OwnedFd> {
     match sys::attach(program, interface, hook) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-            let (map, gate) = gate()?;
-            filters.add(interface, hook, gate.as_fd(), name)?;
-            sys::update(map.as_fd(), &0_u32.to_ne_bytes(), &program.as_raw_fd().to_ne_bytes())?;
-            Ok(map)
+            attach_gate(program, (interface, hook), name, filters)
         }
         other => other,
     }
+}
+
+/// Adds a gate to a program as a filter. It leads to the program before that: other instances take one that leads
+/// nowhere for a filter that was left over, and remove it. Closing the descriptor ends it.
+pub(crate) fn attach_gate(
+    program: BorrowedFd<'_>,
+    (interface, hook): (u32, Hook),
+    name: &str,
+    filters: &mut dyn Filters,
+) -> io::Result<OwnedFd> {
+    let (map, gate) = gate()?;
+    sys::update(map.as_fd(), &0_u32.to_ne_bytes(), &program.as_raw_fd().to_ne_bytes())?;
+    filters.add(interface, hook, gate.as_fd(), name)?;
+    Ok(map)
 }
 
 /// Loads a gate program; returns its map, which has no program yet, and the gate.

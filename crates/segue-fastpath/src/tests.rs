@@ -3,15 +3,16 @@
 mod judged;
 mod prefixes;
 
+use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use segue::encap::{Carrier, Config, GreOptions, Mode};
 
 use crate::code::{DROP, LICENCE, NEXT};
 use crate::sys::{self, ProgramKind};
-use crate::{Error, Listener, Path, Peer, PeerCounts, PeerPath, assembler, attach, is_left_over, path};
+use crate::{Error, Filters, Hook, Listener, Path, Peer, PeerCounts, PeerPath, assembler, attach, is_left_over, path};
 
 const VXLAN: Carrier = Carrier::Vxlan { vni: 0x0012_3456, remcsum: false, takes_remcsum: false };
 
@@ -504,4 +505,25 @@ fn a_gate_leads_to_its_program_until_the_map_is_closed() {
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => {}
         other => assert!(other.unwrap()),
     }
+}
+
+/// A means of adding a filter that runs it on a packet instead.
+struct Ran(Vec<i32>);
+
+impl Filters for Ran {
+    fn add(&mut self, _interface: u32, _hook: Hook, program: BorrowedFd<'_>, _name: &str) -> io::Result<()> {
+        self.0.push(sys::test_run(program, &[0; 64], &[], 1)?.result);
+        Ok(())
+    }
+}
+
+#[test]
+fn a_gate_leads_to_its_program_before_it_is_attached() {
+    let mut code = assembler::Assembler::default();
+    code.exit(DROP);
+    let loaded = sys::load(ProgramKind::Classifier, &code.finish().unwrap(), LICENCE, "segue_test");
+    let Some(program) = permitted(loaded.map_err(|error| Error::Refused("loading a program", error))) else { return };
+    let mut ran = Ran(Vec::new());
+    attach::attach_gate(program.as_fd(), (1, Hook::Egress), "segue_test", &mut ran).unwrap();
+    assert_eq!(ran.0, [DROP]);
 }
