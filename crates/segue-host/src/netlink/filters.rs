@@ -114,17 +114,9 @@ impl Netlink {
         self.tell(RouteNetlinkMessage::NewTrafficFilter(message), NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    /// Removes a filter; with the last one of a link also the queueing discipline of the filters.
+    /// Removes a filter. The queueing discipline of the filters stays, which other software may use.
     pub fn remove_filter(&mut self, filter: &Filter) -> io::Result<()> {
         let message = TcMessage::from_parts(filter.header.clone(), vec![TcAttribute::Kind(filter.kind.clone())]);
-        self.tell(RouteNetlinkMessage::DelTrafficFilter(message), 0)?;
-        if !self.filters(filter.header.index.cast_unsigned())?.is_empty() {
-            return Ok(());
-        }
-        let mut hooks = TcMessage::with_index(filter.header.index);
-        hooks.header.parent = TcHandle::CLSACT;
-        hooks.header.handle = TcHandle { minor: 0, ..TcHandle::CLSACT };
-        hooks.attributes = vec![TcAttribute::Kind(CLSACT.to_owned())];
-        self.tell(RouteNetlinkMessage::DelQueueDiscipline(hooks), 0)
+        self.tell(RouteNetlinkMessage::DelTrafficFilter(message), 0)
     }
 }

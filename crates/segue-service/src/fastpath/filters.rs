@@ -1,10 +1,12 @@
 //! Interface filters for the in-kernel path, on kernels without tcx links (before Linux 6.6).
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::BorrowedFd;
 
 use segue_fastpath::{Filters, Hook, is_left_over, is_own};
-use segue_host::netlink::{Netlink, Queueing, filters};
+use segue_host::netlink::filters::{self, Filter};
+use segue_host::netlink::{Netlink, Queueing};
 
 /// Kind of the queueing discipline to which filters with programs are attached.
 const CLSACT: &str = "clsact";
@@ -22,16 +24,26 @@ impl Filters for Added<'_> {
     }
 }
 
-/// Removes the filters of the in-kernel path that ended processes have left on an interface. What cannot be looked at
-/// or removed stays, and passes all packets on.
-pub(super) fn tidy(interface: u32, queueing: &[Queueing], netlink: &mut Netlink) {
-    if !queueing.iter().any(|one| one.kind == CLSACT) {
-        return;
-    }
-    for filter in netlink.filters(interface).unwrap_or_default() {
-        if is_own(&filter.name) && is_left_over(filter.program).unwrap_or(false) {
-            let _ = netlink.remove_filter(&filter);
+/// Removes the filters of the in-kernel path that ended processes have left on these interfaces, where this process has
+/// its own by now. What cannot be looked at or removed stays, and passes all packets on.
+pub(super) fn tidy(interfaces: &BTreeSet<u32>, netlink: &mut Netlink) {
+    let queueing = netlink.queueing().unwrap_or_default();
+    for index in interfaces {
+        if queueing.get(index).is_some_and(|all| all.iter().any(|one| one.kind == CLSACT)) {
+            tidy_link(*index, netlink);
         }
+    }
+}
+
+/// Removes filters like [`tidy`] from one interface. The last one stays: a queueing discipline without filters would be
+/// taken for other software's, and to remove it could take a filter along that others have just added.
+fn tidy_link(interface: u32, netlink: &mut Netlink) {
+    let filters = netlink.filters(interface).unwrap_or_default();
+    let is_left = |filter: &&Filter| is_own(&filter.name) && is_left_over(filter.program).unwrap_or(false);
+    let left: Vec<&Filter> = filters.iter().filter(is_left).collect();
+    let kept = usize::from(left.len() == filters.len());
+    for filter in left.into_iter().skip(kept) {
+        let _ = netlink.remove_filter(filter);
     }
 }
 

@@ -375,7 +375,7 @@ impl Drop for Follower {
     }
 }
 
-/// Loads and attaches the in-kernel path, or returns the reason against it.
+/// Loads and attaches the in-kernel path, and removes filters of ended processes; or returns the reason against it.
 fn load(request: &Request, netlink: &mut Netlink) -> Result<Option<Programs>, String> {
     if request.mode == Mode::Off {
         return Ok(None);
@@ -385,8 +385,10 @@ fn load(request: &Request, netlink: &mut Netlink) -> Result<Option<Programs>, St
     }
     if let Some(table) = &request.table {
         let interface = index_of(&table.dev, netlink)?;
-        check_host(request, &table.interfaces(interface), netlink)?;
+        let interfaces = table.interfaces(interface);
+        check_host(request, &interfaces, netlink)?;
         let path = table.load(interface, netlink).map_err(|error| failure(&error))?;
+        tidy(&interfaces.all(), netlink);
         return Ok(Some(Programs::Table(Box::new(path))));
     }
     let configs: Vec<Config> = request.tunnels.iter().map(|tunnel| tunnel.config).collect();
@@ -416,6 +418,7 @@ fn load(request: &Request, netlink: &mut Netlink) -> Result<Option<Programs>, St
         path.set_address(index, station.accepted).map_err(|error| text(&error))?;
         path.set_station(index, station.own).map_err(|error| text(&error))?;
     }
+    tidy(&interfaces.all(), netlink);
     Ok(Some(Programs::Tunnels(Box::new(path))))
 }
 
@@ -442,19 +445,13 @@ fn index_of(dev: &str, netlink: &mut Netlink) -> Result<u32, String> {
     link.map(|link| link.index).ok_or_else(|| format!("{dev} is gone"))
 }
 
-/// Removes programs that earlier processes have left at these interfaces, and checks with `fastpath auto` for obstacles
-/// that would make the in-kernel path noticeable.
+/// Checks with `fastpath auto` for obstacles that would make the in-kernel path noticeable.
 fn check_host(request: &Request, interfaces: &Interfaces<'_>, netlink: &mut Netlink) -> Result<(), String> {
-    let queueing = netlink.queueing().unwrap_or_default();
-    let all = interfaces.all();
-    for index in &all {
-        tidy(*index, queueing.get(index).map_or(&[], Vec::as_slice), netlink);
-    }
     if request.mode != Mode::Auto {
         return Ok(());
     }
     // Those of a predecessor have names or marks as those of other instances.
-    let programs = all.into_iter().find_map(|interface| obstacle::of_programs(interface, netlink));
+    let programs = interfaces.all().into_iter().find_map(|interface| obstacle::of_programs(interface, netlink));
     let found = programs.or_else(|| obstacle::at_start(interfaces, netlink));
     let config = request.tunnels.first().map(|tunnel| tunnel.config);
     let is_v4 = config.or_else(|| request.table.as_ref()?.config()).is_some_and(|config| config.local.is_ipv4());
