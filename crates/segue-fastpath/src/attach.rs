@@ -23,9 +23,9 @@ pub trait Filters {
     fn add(&mut self, interface: u32, hook: Hook, program: BorrowedFd<'_>, name: &str) -> io::Result<()>;
 }
 
-/// Returns the abstract name of a local socket that an instance has as long as it has the program with this number;
-/// where it is taken, the instance's own has `-` and a random number behind it. Other instances recognise the program
-/// by it, where they may not read its name.
+/// Returns the abstract name of a local socket that an instance has as long as it has the program with this number, or
+/// the gate that leads to one; where it is taken, the instance's own has `-` and a random number behind it. Other
+/// instances recognise the program by it, where they may not read its name, and a gate that leads nowhere by its lack.
 pub fn mark_of(program: u32) -> String {
     format!("segue-program-{program}")
 }
@@ -45,33 +45,42 @@ pub(crate) fn mark(program: &OwnedFd) -> io::Result<OwnedFd> {
     socket.map(OwnedFd::from)
 }
 
-/// Attaches a program to a hook of an interface. Closing the descriptor ends it.
+/// A program at a hook of an interface, until the value is dropped: the gate's mark goes last.
+pub(crate) struct Attached {
+    /// The tcx link, or the map of the gate.
+    _link: OwnedFd,
+    /// The mark of the gate.
+    _mark: Option<OwnedFd>,
+}
+
+/// Attaches a program to a hook of an interface.
 pub(crate) fn attach(
     program: BorrowedFd<'_>,
     (interface, hook): (u32, Hook),
     name: &str,
     filters: &mut dyn Filters,
-) -> io::Result<OwnedFd> {
+) -> io::Result<Attached> {
     match sys::attach(program, interface, hook) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
             attach_gate(program, (interface, hook), name, filters)
         }
-        other => other,
+        other => other.map(|link| Attached { _link: link, _mark: None }),
     }
 }
 
-/// Adds a gate to a program as a filter. It leads to the program before that: other instances take one that leads
-/// nowhere for a filter that was left over, and remove it. Closing the descriptor ends it.
+/// Adds a gate to a program as a filter. It leads to the program and is marked before that: other instances take one
+/// that leads nowhere, or has no mark, for a filter that was left over, and remove it.
 pub(crate) fn attach_gate(
     program: BorrowedFd<'_>,
     (interface, hook): (u32, Hook),
     name: &str,
     filters: &mut dyn Filters,
-) -> io::Result<OwnedFd> {
+) -> io::Result<Attached> {
     let (map, gate) = gate()?;
     sys::update(map.as_fd(), &0_u32.to_ne_bytes(), &program.as_raw_fd().to_ne_bytes())?;
+    let attached = Attached { _link: map, _mark: Some(mark(&gate)?) };
     filters.add(interface, hook, gate.as_fd(), name)?;
-    Ok(map)
+    Ok(attached)
 }
 
 /// Loads a gate program; returns its map, which has no program yet, and the gate.

@@ -9,7 +9,7 @@ use segue::encap::{Carrier, Config};
 use segue::wire::{ethernet, ethertype};
 
 use crate::assembler::{Fault, Instruction};
-use crate::attach::{Filters, attach, mark};
+use crate::attach::{Attached, Filters, attach, mark};
 use crate::code::{LICENCE, Maps, Tunnels};
 use crate::counters::{COUNT, Counts};
 use crate::form::{self, Direction, Route, obstacle};
@@ -98,7 +98,7 @@ pub struct Path {
     /// Reasons why a direction is left to the daemon.
     partial: Vec<(Direction, &'static str)>,
     /// Links of the programs to interfaces.
-    links: Vec<OwnedFd>,
+    links: Vec<Attached>,
     /// Marks of the programs, which are dropped after the links.
     _marks: Vec<OwnedFd>,
     /// Indexes of the interfaces on which the ingress program is attached.

@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use segue::encap::{Carrier, Config};
 use segue::wire::{ipv4, ipv6};
 
-use crate::attach::{Filters, attach, mark};
+use crate::attach::{Attached, Filters, attach, mark};
 use crate::code::{FamilyMaps, LICENCE, Maps, TableMaps, Tunnels};
 use crate::counters::{COUNT, Counts};
 use crate::form::{self, Direction, PeerEndpoint, Place, Route, obstacle};
@@ -138,7 +138,7 @@ pub struct PeerPath {
     egress: Option<OwnedFd>,
     ingress: Vec<OwnedFd>,
     /// Links of the programs to interfaces.
-    links: Vec<OwnedFd>,
+    links: Vec<Attached>,
     /// Marks of the programs, which are dropped after the links.
     _marks: Vec<OwnedFd>,
     listeners: Vec<Listener>,

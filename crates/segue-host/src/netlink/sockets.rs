@@ -38,6 +38,19 @@ pub fn has_abstract(name: &str) -> io::Result<bool> {
     })
 }
 
+/// Returns whether a process of any user has such a socket as [`has_abstract`] finds: whatever it is for, the name is
+/// taken.
+///
+/// # Errors
+/// The kernel's.
+pub fn is_taken(name: &str) -> io::Result<bool> {
+    until_whole(|| {
+        let mut found = false;
+        each(u32::MAX, name, &mut |_| found = true)?;
+        Ok(found)
+    })
+}
+
 /// Returns the users of the stream sockets that listen in this network namespace under this abstract name, or under one
 /// that has `-` and more behind it, without the one named `own`, which listens too. `None` where the kernel does not
 /// show that one, or not the user of each: it has no `unix_diag`, or is older than Linux 5.3.

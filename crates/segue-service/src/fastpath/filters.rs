@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use segue_fastpath::{Filters, Hook, is_left_over, is_own};
+use segue_fastpath::{Filters, Hook, is_left_over, is_own, mark_of};
 use segue_host::netlink::filters::{self, Filter};
-use segue_host::netlink::{Netlink, Queueing};
+use segue_host::netlink::{Netlink, Queueing, sockets};
 
 /// Kind of the queueing discipline to which filters with programs are attached.
 const CLSACT: &str = "clsact";
@@ -39,8 +39,14 @@ pub(super) fn tidy(interfaces: &BTreeSet<u32>, netlink: &mut Netlink) {
 /// taken for other software's, and to remove it could take a filter along that others have just added.
 fn tidy_link(interface: u32, netlink: &mut Netlink) {
     let filters = netlink.filters(interface).unwrap_or_default();
-    let is_left = |filter: &&Filter| is_own(&filter.name) && is_left_over(filter.program).unwrap_or(false);
-    let left: Vec<&Filter> = filters.iter().filter(is_left).collect();
+    let own: Vec<&Filter> = filters.iter().filter(|filter| is_own(&filter.name)).collect();
+    let is_marked = |filter: &Filter| sockets::is_taken(&mark_of(filter.program));
+    // A kernel that does not list local sockets does not show the mark of this process either.
+    let has_marks = own.iter().any(|filter| is_marked(filter).unwrap_or(false));
+    let is_unmarked = |filter: &Filter| has_marks && !is_marked(filter).unwrap_or(true);
+    // Without CAP_SYS_ADMIN it cannot be seen whether a gate leads anywhere.
+    let is_left = |filter: &Filter| is_left_over(filter.program).unwrap_or_else(|_| is_unmarked(filter));
+    let left: Vec<&Filter> = own.into_iter().filter(|filter| is_left(filter)).collect();
     let kept = usize::from(left.len() == filters.len());
     for filter in left.into_iter().skip(kept) {
         let _ = netlink.remove_filter(filter);
