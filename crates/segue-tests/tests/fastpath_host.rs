@@ -245,6 +245,28 @@ fn packets_for_a_local_address_that_this_host_no_longer_has_are_not_taken() {
     segue_lab::reach((&ground.a, near), (&ground.b, far), PATIENCE).unwrap();
 }
 
+#[test]
+fn auto_leaves_to_the_daemon_what_a_routing_rule_sends_by_another_interface() {
+    let Some(ground) = ground(test_name!(), LinkForm::Veth, &[]) else { return };
+    ip(&ground.a, &format!("link add eth1 type veth peer name eth1 netns {}", ground.b.net_path()));
+    for host in [&ground.a, &ground.b] {
+        ip(host, "link set eth1 up");
+        for link in ["all", "eth0", "eth1"] {
+            host.set_sysctl(&format!("ipv4/conf/{link}/rp_filter"), "0").unwrap();
+        }
+    }
+    let [local, remote] = [Peer::A, Peer::B].map(|end| end.address(0, V4));
+    ip(&ground.a, &format!("route add {remote} dev eth1 src {local} table 100"));
+    ip(&ground.a, "rule add ipproto 47 lookup 100");
+    let pair = Pair::start(&ground, Shape { extra: AUTO, ..Shape::new(Inside::Gre, Carrier::Bare, V4) }, NET);
+    let before = counted(&ground, "eth1", "tx_packets");
+    traffic::file(pair.place(Peer::A, V4), pair.place(Peer::B, V4), FILE, 1);
+    // A train counts as one packet here.
+    let sent = counted(&ground, "eth1", "tx_packets") - before;
+    assert!(sent > 30, "{sent} packets by the interface of the rule");
+    assert_off(&ground, "a routing rule tells packets by protocol, port, user or interface");
+}
+
 /// Attaches a program of other software to A's link, as long as the process runs. `None` where that cannot be done,
 /// which is noted under `name`.
 fn other_program(ground: &Ground, name: &str) -> Option<Process> {

@@ -4,6 +4,7 @@ pub mod changes;
 pub mod filters;
 pub mod needed;
 pub mod nexthops;
+mod rules;
 pub mod sockets;
 
 use std::collections::BTreeMap;

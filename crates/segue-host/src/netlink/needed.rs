@@ -63,6 +63,10 @@ const ROUTE: &[Needed] = &[
 ];
 /// Attributes of neighbours: NDA_DST, NDA_LLADDR (linux/neighbour.h).
 const NEIGHBOUR: &[Needed] = &[(1, Part::Whole), (2, Part::Whole)];
+/// Attributes of routing rules that tell packets: FRA_OIFNAME, FRA_UID_RANGE, FRA_IP_PROTO, FRA_SPORT_RANGE,
+/// FRA_DPORT_RANGE (linux/fib_rules.h).
+const RULE: &[Needed] =
+    &[(17, Part::Whole), (20, Part::Whole), (22, Part::Whole), (23, Part::Whole), (24, Part::Whole)];
 /// Attributes of queueing disciplines, and of filters that are no programs.
 const KIND: &[Needed] = &[(TCA_KIND, Part::Whole)];
 /// Attributes of programs: TCA_KIND, TCA_OPTIONS with its TCA_BPF_NAME and TCA_BPF_ID (linux/pkt_cls.h).
@@ -79,6 +83,7 @@ fn needed_of(kind: u16, body: &[u8]) -> Option<(usize, &'static [Needed])> {
         20 | 21 => (8, ADDRESS),
         24 | 25 => (12, ROUTE),
         28 | 29 => (12, NEIGHBOUR),
+        32 | 33 => (12, RULE),
         36 | 37 => (TRAFFIC, KIND),
         44 | 45 => {
             let is_program = |bytes: &[u8]| bytes.strip_suffix(&[0_u8]).unwrap_or(bytes) == b"bpf";
@@ -210,6 +215,7 @@ mod tests {
     use netlink_packet_core::NetlinkPayload;
     use netlink_packet_route::link::LinkAttribute;
     use netlink_packet_route::route::{RouteAttribute, RouteMetric};
+    use netlink_packet_route::rule::RuleAttribute;
     use netlink_packet_route::tc::{TcAttribute, TcFilterBpfOption, TcOption};
 
     use super::*;
@@ -299,6 +305,22 @@ mod tests {
         let options = vec![name, TcOption::Bpf(TcFilterBpfOption::ProgId(9))];
         assert_eq!(of(b"bpf\0"), [TcAttribute::Kind("bpf".to_owned()), TcAttribute::Options(options)]);
         assert_eq!(of(b"u32\0"), [TcAttribute::Kind("u32".to_owned())]);
+    }
+
+    #[test]
+    fn of_a_routing_rule_is_read_what_tells_packets() {
+        let front = [2, 0, 0, 0, 100, 0, 0, 1, 0, 0, 0, 0];
+        let attributes = [
+            attribute(15, &100_u32.to_ne_bytes()),
+            attribute(6, &7_u32.to_ne_bytes()),
+            attribute(22, &[47]),
+            attribute(24, &[0x17, 0xc0, 0x17, 0xc1]),
+            attribute(0x3ff0, &[1]),
+        ];
+        let RouteNetlinkMessage::NewRule(rule) = inner(&whole(32, &front, &attributes)) else { panic!("no rule") };
+        let [RuleAttribute::IpProtocol(_), RuleAttribute::DestinationPortRange(_)] = &rule.attributes[..] else {
+            panic!("{rule:?}")
+        };
     }
 
     #[test]

@@ -240,7 +240,11 @@ impl Fastpath {
             return;
         }
         let interfaces = self.interfaces();
-        let seen = heartbeat.unwatched(Thread::Fastpath, || obstacle::of_interfaces(&interfaces, netlink));
+        let is_v4 = self.0.request.is_v4();
+        let seen = heartbeat.unwatched(Thread::Fastpath, || match obstacle::of_interfaces(&interfaces, netlink)? {
+            None => obstacle::of_rules(is_v4, netlink),
+            found => Ok(found),
+        });
         self.state().set_obstacle(seen);
     }
 
@@ -453,9 +457,7 @@ fn check_host(request: &Request, interfaces: &Interfaces<'_>, netlink: &mut Netl
     // Those of a predecessor have names or marks as those of other instances.
     let programs = interfaces.all().into_iter().find_map(|interface| obstacle::of_programs(interface, netlink));
     let found = programs.or_else(|| obstacle::at_start(interfaces, netlink));
-    let config = request.tunnels.first().map(|tunnel| tunnel.config);
-    let is_v4 = config.or_else(|| request.table.as_ref()?.config()).is_some_and(|config| config.local.is_ipv4());
-    found.or_else(|| obstacle::of_host(is_v4)).map_or(Ok(()), Err)
+    found.or_else(|| obstacle::of_host(request.is_v4(), netlink)).map_or(Ok(()), Err)
 }
 
 /// Checks whether this process could use the in-kernel path at all, for tunnels without UDP or for those in UDP, which
@@ -474,7 +476,10 @@ pub fn probe(in_udp: bool) -> Result<(), String> {
 /// Returns the obstacle on this host that keeps `fastpath auto` off for an outer family, if there is one; needs
 /// CAP_NET_ADMIN.
 pub fn host_obstacle(is_v4: bool) -> Option<String> {
-    obstacle::of_host(is_v4)
+    match Netlink::open() {
+        Ok(mut netlink) => obstacle::of_host(is_v4, &mut netlink),
+        Err(error) => Some(os_text(&error)),
+    }
 }
 
 /// Returns the filter or program on an interface that keeps `fastpath auto` off for remotes behind it, if there is one,

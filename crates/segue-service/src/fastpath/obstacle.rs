@@ -11,6 +11,9 @@ use segue_host::{netfilter, sys};
 
 use super::filters;
 
+/// Reason of `fastpath auto` for leaving packets to the daemon, whose sockets the kernel may route by such a rule.
+const RULES: &str = "a routing rule tells packets by protocol, port, user or interface";
+
 /// The interfaces of the tunnels of an instance.
 #[derive(Debug, Default)]
 pub(super) struct Interfaces<'a> {
@@ -42,6 +45,14 @@ pub(super) fn of_interfaces(interfaces: &Interfaces<'_>, netlink: &mut Netlink) 
         }
     }
     Ok(interfaces.outside.iter().find_map(|index| of_filters(*index, all.get(index)?, netlink)))
+}
+
+/// Returns the routing rules of one family by which packets may take another route than the one that was looked up.
+///
+/// # Errors
+/// The kernel's, where it cannot be told.
+pub(super) fn of_rules(is_v4: bool, netlink: &mut Netlink) -> io::Result<Option<String>> {
+    Ok(netlink.has_selective_rules(is_v4)?.then(|| RULES.to_owned()))
 }
 
 /// Returns a filter or a queueing discipline like [`of_interfaces`], before packets take the path: what cannot be told
@@ -77,17 +88,18 @@ fn is_added(queueing: &Queueing) -> bool {
 }
 
 /// Returns rules of the host that outer packets would bypass.
-pub(super) fn of_host(is_v4: bool) -> Option<String> {
+pub(super) fn of_host(is_v4: bool, netlink: &mut Netlink) -> Option<String> {
     match netfilter::rules(is_v4) {
         Ok(None) => {}
         Ok(Some(rules)) => return Some(format!("{rules} sees the outer packets")),
         Err(error) => return Some(unreadable("netfilter rules", &error)),
     }
     match netfilter::has_ipsec_policies() {
-        Ok(false) => None,
-        Ok(true) => Some("there are IPsec policies, which the outer packets would leave out".to_owned()),
-        Err(error) => Some(unreadable("IPsec policies", &error)),
+        Ok(false) => {}
+        Ok(true) => return Some("there are IPsec policies, which the outer packets would leave out".to_owned()),
+        Err(error) => return Some(unreadable("IPsec policies", &error)),
     }
+    of_rules(is_v4, netlink).unwrap_or_else(|error| Some(unreadable("routing rules", &error)))
 }
 
 fn unreadable(what: &str, error: &io::Error) -> String {

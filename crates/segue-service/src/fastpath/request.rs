@@ -36,4 +36,10 @@ impl Request {
         let table = self.table.iter().filter_map(Table::config);
         self.tunnels.iter().map(|tunnel| tunnel.config).chain(table).map(|config| config.local).collect()
     }
+
+    /// Returns whether the outer packets are IPv4.
+    pub(super) fn is_v4(&self) -> bool {
+        let config = self.tunnels.first().map(|tunnel| tunnel.config);
+        config.or_else(|| self.table.as_ref()?.config()).is_some_and(|config| config.local.is_ipv4())
+    }
 }

@@ -331,6 +331,45 @@ fn filters_where_packets_are_received_are_in_the_way_after_the_route_has_moved()
     });
 }
 
+#[test]
+fn routing_rules_by_what_the_path_does_not_ask_for_are_in_the_way_as_long_as_they_are_there() {
+    in_namespace(|| {
+        if let Err(why) = probe(false) {
+            return segue_lab::skip_this_test(&why);
+        }
+        let mut state = permitted();
+        state.path = Some(Programs::Tunnels(Box::new(Path::load(&[ipip()], &[]).unwrap())));
+        state.settle();
+        let tunnels = vec![Tunnel { dev: "sg1".to_owned(), config: ipip() }];
+        let request = Request { tunnels, ..request(Mode::Auto) };
+        let path = Fastpath(Arc::new(Inner { request, state: Mutex::new(state) }));
+        let (mut netlink, mut schedule) = (Netlink::open().unwrap(), LookupSchedule::new(None));
+        let heartbeat = Heartbeat::new(1).unwrap();
+        let mut is_on = |rule: &str| {
+            path.check(&mut netlink, &mut schedule, CHECK_EVERY, &heartbeat);
+            let state = path.state();
+            let why = state.reason().unwrap_or_default();
+            assert_eq!(state.is_on, !why.starts_with("a routing rule tells packets"), "{rule}: {why}");
+            state.is_on
+        };
+        assert!(is_on("none"));
+        for (rule, expected) in [
+            ("rule add fwmark 7 lookup 100", true),
+            ("-6 rule add ipproto 47 lookup 100", true),
+            ("rule add ipproto 47 lookup 100", false),
+            ("rule add sport 6080 lookup 100", false),
+            ("rule add ipproto 17 dport 6080-6090 lookup 100", false),
+            ("rule add uidrange 1-2 lookup 100", false),
+            ("rule add oif lo lookup 100", false),
+        ] {
+            ip(rule);
+            assert_eq!(is_on(rule), expected, "{rule}");
+            ip(&rule.replace(" add ", " del "));
+            assert!(is_on("none any more"), "{rule}");
+        }
+    });
+}
+
 /// Returns the numbers of the programs in the filters of an interface.
 fn numbers(interface: u32, netlink: &mut Netlink) -> Vec<u32> {
     netlink.filters(interface).unwrap().iter().map(|filter| filter.program).collect()
