@@ -6,7 +6,9 @@
 //! one, never by a prefix that is the longest one in neither. Where both tables together have too many entries, the
 //! path is switched off meanwhile.
 
-use std::cmp::Reverse;
+mod family;
+mod steps;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
@@ -17,10 +19,10 @@ use segue::encap::{Carrier, Config};
 use segue::wire::{ipv4, ipv6};
 
 use crate::attach::{Attached, Filters, attach, mark};
-use crate::code::{FamilyMaps, LICENCE, Maps, TableMaps, Tunnels};
+use crate::code::{LICENCE, Maps, TableMaps, Tunnels};
 use crate::counters::{COUNT, Counts};
 use crate::form::{self, Direction, PeerEndpoint, Place, Route, obstacle};
-use crate::layout::{ETHERNET_LEN, marks, peer_counts, settings, tunnel};
+use crate::layout::{ETHERNET_LEN, marks, peer_counts, settings};
 use crate::lengths::Lengths;
 use crate::map::Map;
 use crate::order::FLOWS;
@@ -28,6 +30,9 @@ use crate::path::{EGRESS, Error, INGRESS, REDIRECTED, UNREMOVED, assembled, rece
 use crate::receive_form::Abilities;
 use crate::sys::{self, Hook, MapKind, ProgramKind};
 use crate::{egress, ingress, receive_form};
+
+use self::family::Family;
+use self::steps::{Step, steps};
 
 /// A listener, with the configuration of the daemon's own decapsulation. Its remote is of no meaning.
 #[derive(Clone, Debug)]
@@ -84,44 +89,6 @@ struct Remote {
     /// Serial number of the remote, in order of arrival.
     number: u64,
     prefixes: BTreeSet<(IpAddr, u8)>,
-}
-
-/// The maps of one IP version inside.
-struct Family {
-    hosts: Map,
-    prefixes: Map,
-    lengths: Lengths,
-}
-
-impl Family {
-    fn create(is_v4: bool, most: u32) -> io::Result<Family> {
-        let (len, [hosts, prefixes, lengths]) = if is_v4 {
-            (4, ["segue_hosts4", "segue_nets4", "segue_lens4"])
-        } else {
-            (16, ["segue_hosts6", "segue_nets6", "segue_lens6"])
-        };
-        Ok(Family {
-            hosts: Map::growing(MapKind::Hash, len, tunnel::LEN, most, hosts)?,
-            prefixes: Map::growing(MapKind::Hash, len + 4, tunnel::LEN, most, prefixes)?,
-            lengths: Lengths::create(8 * len as u8, lengths)?,
-        })
-    }
-
-    fn maps(&self) -> FamilyMaps<'_> {
-        FamilyMaps { hosts: self.hosts.as_fd(), prefixes: self.prefixes.as_fd(), lengths: self.lengths.as_fd() }
-    }
-
-    /// Returns the map for a prefix, and the prefix's key.
-    fn place(&self, (address, len): (IpAddr, u8)) -> (&Map, Vec<u8>) {
-        let (bytes, bits) = match address {
-            IpAddr::V4(address) => (address.octets().to_vec(), 32),
-            IpAddr::V6(address) => (address.octets().to_vec(), 128),
-        };
-        if len >= bits {
-            return (&self.hosts, bytes);
-        }
-        (&self.prefixes, [&bytes[..], &u32::from(len).to_ne_bytes()].concat())
-    }
 }
 
 /// The programs of a tunnel with a peer table in the kernel. Dropping the value detaches and removes them, as does the
@@ -586,27 +553,6 @@ impl PeerPath {
 /// directions.
 fn why_not(config: &Config) -> Option<&'static str> {
     [Direction::Send, Direction::Receive].into_iter().find_map(|direction| obstacle(config, direction))
-}
-
-/// A change of one map entry.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Step {
-    Put(Peer),
-    Remove((IpAddr, u8)),
-}
-
-/// Returns the ordered changes that turn the table of the prefixes `present` into that of `wanted`.
-fn steps(
-    prefixes: impl Iterator<Item = (IpAddr, u8)>,
-    present: impl Fn((IpAddr, u8)) -> Option<Peer>,
-    wanted: &[Peer],
-) -> Vec<Step> {
-    let mut changed: Vec<Peer> = wanted.iter().filter(|peer| present(peer.prefix) != Some(**peer)).copied().collect();
-    changed.sort_by_key(|peer| Reverse(peer.prefix.1));
-    let stay: BTreeSet<(IpAddr, u8)> = wanted.iter().map(|peer| peer.prefix).collect();
-    let mut gone: Vec<(IpAddr, u8)> = prefixes.filter(|prefix| !stay.contains(prefix)).collect();
-    gone.sort_by_key(|(_, len)| *len);
-    changed.into_iter().map(Step::Put).chain(gone.into_iter().map(Step::Remove)).collect()
 }
 
 fn served(peers: &[Peer]) -> Served {

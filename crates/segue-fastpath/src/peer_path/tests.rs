@@ -1,4 +1,5 @@
 use super::*;
+use crate::layout::tunnel;
 
 const ROUTES: [Route; 2] = [Route { link: 1, mtu: 1500 }, Route { link: 1, mtu: 1400 }];
 
