@@ -13,7 +13,7 @@
 //! [`Path::load`] creates maps and loads programs, which the crate assembles itself, and tries them; [`Path::attach`]
 //! attaches them to interfaces, [`Path::switch`] switches the path on. These need CAP_BPF, CAP_PERFMON and
 //! CAP_NET_ADMIN; without CAP_PERFMON the verifier refuses the programs of tunnels in UDP with EACCES. Afterwards
-//! [`Path::switch`], [`Path::reroute`] and [`Path::counts`] need no capability, and of bpf(2) only [`MAP_COMMANDS`].
+//! [`Path::switch`], [`Path::follow`] and [`Path::counts`] need no capability, and of bpf(2) only [`MAP_COMMANDS`].
 //! When the value is dropped or the process ends, in whatever way, the kernel detaches and removes everything; before
 //! Linux 6.6 it leaves a filter that passes every packet on, which [`is_left_over`] tells.
 //!
@@ -53,6 +53,7 @@ mod path;
 mod peer_path;
 mod peer_table;
 mod places;
+mod readers;
 mod receive_form;
 mod refuse;
 mod steering;
@@ -65,7 +66,7 @@ mod wire;
 pub use attach::{Filters, is_left_over, mark_of};
 pub use counters::{Counts, Traffic, left_reasons};
 pub use form::{Direction, Route, obstacle};
-pub use path::{Error, Path, foreign_programs, is_own};
+pub use path::{Error, Path, Surroundings, foreign_programs, is_own};
 pub use peer_path::{Listener, Peer, PeerCounts, PeerPath, Served};
 pub use steering::{Steered, steering};
 pub use sys::Hook;

@@ -43,7 +43,8 @@ impl Map {
         }
     }
 
-    /// Adds an entry or replaces it; readers see either the old or the new one in a hash map.
+    /// Adds an entry or replaces it. A lookup in a hash map finds the old or the new one, or at the moment of the
+    /// replacement neither; the old one is whole until another entry is added (see [`crate::readers`]).
     pub(crate) fn set(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
         self.check(key, Some(value))?;
         sys::update(self.fd.as_fd(), key, value)

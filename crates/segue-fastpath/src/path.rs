@@ -16,6 +16,7 @@ use crate::form::{self, Direction, Route, obstacle};
 use crate::layout::{ETHERNET_LEN, marks, peer, settings, station, tunnel};
 use crate::map::Map;
 use crate::order::FLOWS;
+use crate::readers::{FEW, Readers};
 use crate::receive_form::Abilities;
 use crate::refuse::{self, DROPPED_COUNT};
 use crate::sys::{self, Hook, MapKind, ProgramKind};
@@ -63,6 +64,17 @@ pub(crate) fn assembled(code: Result<Vec<Instruction>, Fault>) -> Result<Vec<Ins
     code.map_err(|fault| Error::Refused("assembling a program", io::Error::other(fault.to_string())))
 }
 
+/// What was found at a look for one tunnel.
+#[derive(Clone, Copy, Debug)]
+pub struct Surroundings {
+    /// The index of the tunnel.
+    pub index: usize,
+    /// The route to the remote.
+    pub route: Route,
+    /// The addresses for [`Path::set_address`] and [`Path::set_station`]; `None` where they could not be read.
+    pub addresses: Option<[Option<[u8; 6]>; 2]>,
+}
+
 /// One tunnel of the in-kernel path.
 #[derive(Debug)]
 struct Member {
@@ -105,6 +117,9 @@ pub struct Path {
     attached: Vec<u32>,
     members: Vec<Member>,
     sources: Vec<u16>,
+    readers: Readers,
+    /// Whether packets take the path.
+    is_on: bool,
 }
 
 impl fmt::Debug for Path {
@@ -174,6 +189,8 @@ impl Path {
                 .collect(),
             sources: if sources.is_empty() { vec![0] } else { sources.to_vec() },
             partial: Vec::new(),
+            readers: Readers::create().map_err(refused("creating a map"))?,
+            is_on: false,
         };
         // The first tunnel of a remote judges the packets that are of none.
         for config in configs.iter().rev() {
@@ -223,7 +240,7 @@ impl Path {
     fn try_ingress(&self, program: &OwnedFd, abilities: Abilities) -> Result<(), Error> {
         const LOOPBACK: u32 = 1;
         let step = refused("trying the program for receiving");
-        self.switch(true).map_err(&step)?;
+        self.set(true).map_err(&step)?;
         let mut outcome = Ok(());
         let mut seen = Vec::new();
         for config in self.members.iter().map(|member| &member.config) {
@@ -250,10 +267,16 @@ impl Path {
                 self.peers.remove(&key).map_err(&step)?;
             }
         }
-        self.switch(false).map_err(&step)?;
+        self.set(false).map_err(&step)?;
         // The trials do not count.
         self.counters.set_all(&0_u32.to_ne_bytes(), &[0; 8 * COUNT]).map_err(&step)?;
         outcome
+    }
+
+    /// Returns how often the programs were waited for.
+    #[cfg(test)]
+    pub(crate) fn waits(&self) -> u64 {
+        self.readers.waits()
     }
 
     /// Sets the interface for received packets of all tunnels.
@@ -339,19 +362,53 @@ impl Path {
         self.tunnels.set(&member.interface.to_ne_bytes(), &value)
     }
 
-    /// Applies a route change of the tunnel with the given index. Returns whether it was one.
+    /// Applies what looks for some tunnels have found. Where more than a few entries change, the daemon has all packets
+    /// meanwhile.
     ///
     /// # Errors
-    /// The kernel's; the route is that of before then, and the next call writes it again. The same holds for the
-    /// addresses.
-    pub fn reroute(&mut self, index: usize, route: Route) -> io::Result<bool> {
+    /// The first of the kernel's; what it has refused is as before, and the next call writes it again. The path may be
+    /// off ([`Path::is_on`]).
+    pub fn follow(&mut self, found: &[Surroundings]) -> io::Result<()> {
+        let is_change = |found: &&Surroundings| {
+            let address = found.addresses.map(|[accepted, _]| accepted.unwrap_or_default());
+            let differs = |member: &Member| {
+                member.route != found.route || address.is_some_and(|address| member.address != address)
+            };
+            self.members.get(found.index).is_some_and(differs)
+        };
+        let pauses = self.is_on && found.iter().filter(is_change).count() > FEW;
+        if pauses {
+            self.switch(false)?;
+        }
+        let ready = if pauses { self.readers.wait() } else { Ok(()) };
+        let done = ready.and_then(|()| found.iter().map(|found| self.apply(found)).fold(Ok(()), Result::and));
+        if pauses {
+            self.switch(true)?;
+        }
+        done
+    }
+
+    fn apply(&mut self, found: &Surroundings) -> io::Result<()> {
+        self.reroute(found.index, found.route)?;
+        let Some([accepted, own]) = found.addresses else { return Ok(()) };
+        self.set_address(found.index, accepted)?;
+        self.set_station(found.index, own)
+    }
+
+    /// Waits, where packets take the path, until no program reads an entry that was replaced.
+    fn let_go(&self) -> io::Result<()> {
+        if self.is_on { self.readers.wait() } else { Ok(()) }
+    }
+
+    /// Applies a route change of the tunnel with the given index.
+    fn reroute(&mut self, index: usize, route: Route) -> io::Result<()> {
         match self.members.get(index) {
             Some(member) if member.route != route => {
                 self.write(index, route, member.address)?;
                 self.members[index].route = route;
-                Ok(true)
+                self.let_go()
             }
-            _ => Ok(false),
+            _ => Ok(()),
         }
     }
 
@@ -366,7 +423,7 @@ impl Path {
             Some(member) if member.address != address => {
                 self.write(index, member.route, address)?;
                 self.members[index].address = address;
-                Ok(())
+                self.let_go()
             }
             _ => Ok(()),
         }
@@ -396,7 +453,18 @@ impl Path {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn switch(&self, on: bool) -> io::Result<()> {
+    pub fn switch(&mut self, on: bool) -> io::Result<()> {
+        self.set(on)?;
+        self.is_on = on;
+        Ok(())
+    }
+
+    /// Returns whether packets take the path.
+    pub fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    fn set(&self, on: bool) -> io::Result<()> {
         let mut value = [0; settings::LEN];
         value[settings::ENABLED as usize] = u8::from(on);
         self.settings.set(&0_u32.to_ne_bytes(), &value)

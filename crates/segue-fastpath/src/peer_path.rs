@@ -1,10 +1,12 @@
 //! The in-kernel path of a tunnel with a peer table: one interface, several encapsulations, and peers by inner
 //! addresses.
 //!
-//! Entries are changed one by one while packets pass. New ones are added from the longest prefix to the shortest, and
-//! old ones deleted from the shortest to the longest, so that each packet goes by the table of before or by the new
-//! one, never by a prefix that is the longest one in neither. Where both tables together have too many entries, the
-//! path is switched off meanwhile.
+//! Entries are added while packets pass, and a few are replaced or deleted one by one, with a wait after each for the
+//! programs that may still read it ([`crate::readers`]). New ones are added from the longest prefix to the shortest,
+//! and old ones deleted from the shortest to the longest, so that each packet goes by the table of before or by the new
+//! one, never by a prefix that is the longest one in neither. Only at the moment of a replacement a lookup may miss the
+//! entry. Where more are replaced or deleted, or both tables together have too many entries, the path is switched off
+//! meanwhile.
 
 mod family;
 mod steps;
@@ -27,6 +29,7 @@ use crate::lengths::Lengths;
 use crate::map::Map;
 use crate::order::FLOWS;
 use crate::path::{EGRESS, Error, INGRESS, REDIRECTED, UNREMOVED, assembled, received, refused};
+use crate::readers::{FEW, Readers};
 use crate::receive_form::Abilities;
 use crate::sys::{self, Hook, MapKind, ProgramKind};
 use crate::{egress, ingress, receive_form};
@@ -108,6 +111,7 @@ pub struct PeerPath {
     links: Vec<Attached>,
     /// Marks of the programs, which are dropped after the links.
     _marks: Vec<OwnedFd>,
+    readers: Readers,
     listeners: Vec<Listener>,
     station: [u8; 6],
     interface: u32,
@@ -159,6 +163,7 @@ impl PeerPath {
             ingress: Vec::new(),
             links: Vec::new(),
             _marks: Vec::new(),
+            readers: Readers::create().map_err(&step)?,
             listeners: listeners.to_vec(),
             station,
             interface: 0,
@@ -323,7 +328,7 @@ impl PeerPath {
     }
 
     /// Replaces the peer table by `wanted`, whose prefixes must differ. Entries that stay as they are are not touched.
-    /// A peer with a new remote is the daemon's until [`reroute`](Self::reroute) has said where its packets leave.
+    /// A peer with a new remote is the daemon's until [`follow`](Self::follow) has said where its packets leave.
     ///
     /// # Errors
     /// The kernel's; some entries are those of before then, the path may be off, and the next call begins with what is
@@ -334,17 +339,33 @@ impl PeerPath {
         let mut steps = steps(self.members.keys().copied(), present, wanted);
         let added = wanted.iter().filter(|peer| !self.members.contains_key(&peer.prefix)).count();
         let has_room = self.members.len() + added <= self.most as usize;
+        let is_change = |step: &&Step| match step {
+            Step::Put(peer) => self.members.contains_key(&peer.prefix),
+            Step::Remove(_) => true,
+        };
         let was_on = self.is_on;
-        if !has_room {
-            // The daemon has the whole table meanwhile, and the order of the steps is not seen.
+        let pauses = !has_room || was_on && steps.iter().filter(is_change).count() > FEW;
+        if pauses {
+            // The daemon has the whole table meanwhile.
             self.switch(false)?;
+        }
+        if pauses && was_on {
+            self.readers.wait()?;
+        }
+        if !has_room {
+            // The order of the steps is not seen.
             steps.sort_by_key(|step| matches!(step, Step::Put(_)));
         }
         steps.into_iter().try_for_each(|step| match step {
             Step::Put(peer) => self.put(peer),
             Step::Remove(prefix) => self.remove(prefix),
         })?;
-        if was_on && !has_room { self.switch(true) } else { Ok(()) }
+        if was_on && pauses { self.switch(true) } else { Ok(()) }
+    }
+
+    /// Waits, where packets take the path, until no program reads an entry that was replaced or removed.
+    fn let_go(&self) -> io::Result<()> {
+        if self.is_on { self.readers.wait() } else { Ok(()) }
     }
 
     /// Adds a peer, or replaces the one with an equal prefix.
@@ -381,7 +402,7 @@ impl PeerPath {
         });
         known.prefixes.insert(peer.prefix);
         self.members.insert(peer.prefix, Member { peer, slot });
-        Ok(())
+        if before.is_some() { self.let_go() } else { Ok(()) }
     }
 
     fn remove(&mut self, prefix: (IpAddr, u8)) -> io::Result<()> {
@@ -392,7 +413,7 @@ impl PeerPath {
             self.leave(member.peer.config.remote, prefix);
             self.free.push(member.slot);
         }
-        Ok(())
+        self.let_go()
     }
 
     /// Removes a prefix from those of a remote.
@@ -463,11 +484,39 @@ impl PeerPath {
         found
     }
 
+    /// Applies changes of the routes to remotes. Where more than a few entries change, the daemon has all packets
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// The first of the kernel's, for remotes that are due again. The path may be off ([`PeerPath::is_on`]).
+    pub fn follow(&mut self, routes: &[(IpAddr, Route)]) -> io::Result<()> {
+        let entries = |(remote, route): &(IpAddr, Route)| {
+            let changed = self.remotes.get(remote).filter(|known| known.route != Some(*route));
+            changed.map_or(0, |known| known.prefixes.len())
+        };
+        let pauses = self.is_on && routes.iter().map(entries).sum::<usize>() > FEW;
+        if pauses {
+            self.switch(false)?;
+        }
+        let ready = if pauses { self.readers.wait() } else { Ok(()) };
+        let mut reroute = |(remote, route): &(IpAddr, Route)| self.reroute(*remote, *route).map(drop);
+        let done = ready.and_then(|()| routes.iter().map(&mut reroute).fold(Ok(()), Result::and));
+        if pauses {
+            self.switch(true)?;
+        }
+        done
+    }
+
+    /// Returns whether packets take the path.
+    pub fn is_on(&self) -> bool {
+        self.is_on
+    }
+
     /// Applies a change of the route to a remote. Returns whether it was one.
     ///
     /// # Errors
     /// The kernel's; some entries have the route of before then, and the remote is due again.
-    pub fn reroute(&mut self, remote: IpAddr, route: Route) -> io::Result<bool> {
+    pub(crate) fn reroute(&mut self, remote: IpAddr, route: Route) -> io::Result<bool> {
         let Some(known) = self.remotes.get_mut(&remote) else { return Ok(false) };
         let entry = (known.number, remote);
         if known.route == Some(route) {
@@ -482,6 +531,7 @@ impl PeerPath {
             let Some(Member { peer, slot }) = self.members.get(&prefix) else { continue };
             let (map, key) = self.family(prefix.0).place(prefix);
             map.set(&key, &self.value(peer, *slot, route))?;
+            self.let_go()?;
         }
         if let Some(known) = self.remotes.get_mut(&remote) {
             known.route = Some(route);

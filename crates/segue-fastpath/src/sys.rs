@@ -48,6 +48,8 @@ pub(crate) enum MapKind {
     PerCpuArray = 6,
     /// The entries that were used last.
     LruHash = 9,
+    /// Maps of one form.
+    Maps = 12,
 }
 
 /// A hook of a network interface.
@@ -128,6 +130,12 @@ pub(crate) fn create_map(
     // BPF_F_NO_PREALLOC.
     let attributes = attributes.word(16, u32::from(grows));
     attributes.name(28, name).open(MAP_CREATE, 48)
+}
+
+/// Creates a map of one map, which has the form of `inner`.
+pub(crate) fn create_map_of(inner: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
+    let attributes = Attributes::new().word(0, MapKind::Maps as u32).word(4, 4).word(8, 4).word(12, 1);
+    attributes.fd(20, inner).name(28, name).open(MAP_CREATE, 48)
 }
 
 /// Looks up an entry; `key` and `value` must have the lengths that the map was created with, the latter for each

@@ -12,7 +12,8 @@ use segue::encap::{Carrier, Config, GreOptions, Mode};
 
 use crate::code::{DROP, LICENCE, NEXT};
 use crate::sys::{self, ProgramKind};
-use crate::{Error, Filters, Hook, Listener, Path, Peer, PeerCounts, PeerPath, assembler, attach, is_left_over, path};
+use crate::{Error, Filters, Hook, Listener, Path, Peer, PeerCounts, PeerPath, Route, Surroundings};
+use crate::{assembler, attach, is_left_over, path};
 
 const VXLAN: Carrier = Carrier::Vxlan { vni: 0x0012_3456, remcsum: false, takes_remcsum: false };
 
@@ -53,7 +54,7 @@ fn permitted<T>(loaded: Result<T, Error>) -> Option<T> {
 
 /// Loads the in-kernel path, or records why this machine cannot load it.
 fn loaded(configs: &[Config]) -> Option<Path> {
-    let path = permitted(Path::load(configs, &[50_000, 50_001]))?;
+    let mut path = permitted(Path::load(configs, &[50_000, 50_001]))?;
     path.fill_peers(1).unwrap();
     path.switch(true).unwrap();
     Some(path)
@@ -123,7 +124,7 @@ fn congestion_marks_are_combined_as_by_the_engine_or_left_to_it() {
 #[test]
 fn what_is_not_certain_is_left_to_the_daemon() {
     for config in kinds() {
-        let Some(path) = loaded(&[config]) else { return };
+        let Some(mut path) = loaded(&[config]) else { return };
         let version = crate::form::versions(config.mode)[0];
         let (at, good) = frame(&config, version);
         assert_eq!(path.run(&good, 1).unwrap().result, 7, "{config:?}");
@@ -526,4 +527,23 @@ fn a_gate_leads_to_its_program_before_it_is_attached() {
     let mut ran = Ran(Vec::new());
     attach::attach_gate(program.as_fd(), (1, Hook::Egress), "segue_test", &mut ran).unwrap();
     assert_eq!(ran.0, [DROP]);
+}
+
+#[test]
+fn programs_that_read_the_entry_of_a_tunnel_have_ended_before_the_next_is_written() {
+    let remotes = (1..=8).map(|last| IpAddr::from([198, 18, 0, last]));
+    let local = IpAddr::from([198, 18, 0, 9]);
+    let config = |remote| Config { csum: false, ..Config::new(Mode::Ipip, Carrier::Bare, local, remote) };
+    let configs: Vec<Config> = remotes.map(config).collect();
+    let Some(mut path) = loaded(&configs) else { return };
+    let seen = |index, mtu| Surroundings { index, route: Route { link: 1, mtu }, addresses: None };
+    for (some, waits) in [(0..1, 1), (0..1, 1), (0..3, 3), (0..8, 4), (0..8, 4)] {
+        let found: Vec<_> = some.map(|index| seen(index, 1500)).collect();
+        path.follow(&found).unwrap();
+        // Eight minus three at once, with the path off.
+        assert_eq!((path.waits(), path.is_on()), (waits, true), "{found:?}");
+    }
+    path.switch(false).unwrap();
+    path.follow(&[seen(0, 1400)]).unwrap();
+    assert_eq!(path.waits(), 4, "none reads");
 }

@@ -135,3 +135,29 @@ fn all_routes_are_looked_up_again_once_after_a_change() {
     assert_eq!(path.remotes(9, 0), [remote(2)]);
     assert!(!path.reroute(remote(2), ROUTES[0]).unwrap() && !path.has_due());
 }
+
+#[test]
+fn programs_that_read_the_entry_of_a_peer_have_ended_before_the_next_is_written() {
+    let Some(mut path) = loaded(16) else { return };
+    let remote = hosts(0..1)[0].config.remote;
+    path.switch(true).unwrap();
+    let is = |path: &PeerPath, waits: u64| assert_eq!((path.readers.waits(), path.is_on()), (waits, true));
+    path.replace(&hosts(0..8)).unwrap();
+    is(&path, 0);
+    // All eight entries of the remote at once, with the path off.
+    path.follow(&[(remote, ROUTES[0])]).unwrap();
+    is(&path, 1);
+    path.follow(&[(remote, ROUTES[0])]).unwrap();
+    is(&path, 1);
+    path.replace(&hosts(0..6)).unwrap();
+    is(&path, 3);
+    path.replace(&hosts(0..12)).unwrap();
+    is(&path, 3);
+    path.replace(&hosts(0..3)).unwrap();
+    is(&path, 4);
+    path.follow(&[(remote, ROUTES[1])]).unwrap();
+    is(&path, 7);
+    path.switch(false).unwrap();
+    path.follow(&[(remote, ROUTES[0])]).unwrap();
+    assert_eq!(path.readers.waits(), 7, "none reads");
+}

@@ -203,23 +203,16 @@ impl Fastpath {
             Some(Programs::Tunnels(path)) => path.interfaces().collect(),
             _ => Vec::new(),
         };
-        for index in schedule.tunnels(interfaces.len()) {
-            let (Tunnel { dev, config }, interface) = (&tunnels[index], interfaces[index]);
-            // The route is looked up without the lock, which readers of counters wait for.
-            let (route, station) = heartbeat.unwatched(Thread::Fastpath, || {
-                (route(netlink, config).unwrap_or_default(), tunnel::station(netlink, interface, config))
-            });
-            let mut state = self.state();
-            if let Some(Programs::Tunnels(path)) = &mut state.path {
-                // A failure leaves the old values, and is seen at the next look.
-                let _ = path.reroute(index, route);
-                if let Ok(station) = &station {
-                    let _ = path.set_address(index, station.accepted);
-                    let _ = path.set_station(index, station.own);
-                }
-            }
-            state.note_interface(dev, &station);
-        }
+        // The routes are looked up without the lock, which readers of counters wait for.
+        let look = |index: usize| {
+            let (config, interface) = (&tunnels[index].config, interfaces[index]);
+            heartbeat.unwatched(Thread::Fastpath, || {
+                let route = route(netlink, config).unwrap_or_default();
+                (index, route, tunnel::station(netlink, interface, config))
+            })
+        };
+        let found: Vec<_> = schedule.tunnels(interfaces.len()).into_iter().map(look).collect();
+        heartbeat.unwatched(Thread::Fastpath, || self.state().follow(tunnels, &found));
         if let Some(table) = &self.0.request.table {
             self.follow_peers(table, netlink, heartbeat);
         }
@@ -297,14 +290,13 @@ impl Fastpath {
         };
         let link = heartbeat.unwatched(Thread::Fastpath, || tunnel::own_link(netlink, interface));
         self.state().note_interface(&table.dev, &link);
-        for remote in remotes {
-            // The route is looked up without the lock, which readers of counters wait for.
+        // The routes are looked up without the lock, which readers of counters wait for.
+        let look = |remote: IpAddr| {
             let route = heartbeat.unwatched(Thread::Fastpath, || route_to(netlink, remote, local).unwrap_or_default());
-            if let Some(Programs::Table(path)) = &mut self.state().path {
-                // A failure leaves the old entry, and is seen at the next look.
-                let _ = path.reroute(remote, route);
-            }
-        }
+            (remote, route)
+        };
+        let routes: Vec<_> = remotes.into_iter().map(look).collect();
+        heartbeat.unwatched(Thread::Fastpath, || self.state().follow_remotes(&routes));
     }
 
     /// Returns the numbers of packets that the in-kernel path has sent and received for the tunnel at `index`; `None`

@@ -5,10 +5,11 @@ use std::io;
 use std::net::IpAddr;
 
 use segue_control::error::os_text;
-use segue_fastpath::{Direction, Path, Peer, PeerPath};
+use segue_fastpath::{Direction, Path, Peer, PeerPath, Route, Surroundings};
 use segue_host::netfilter::Watch;
 use segue_host::prefix::Prefix;
 
+use super::tunnel::{Station, Tunnel};
 use super::{Switches, table};
 use crate::tunnel::kinds::Fastpath as Mode;
 
@@ -29,6 +30,14 @@ impl Programs {
         match self {
             Programs::Tunnels(path) => path.switch(on),
             Programs::Table(path) => path.switch(on),
+        }
+    }
+
+    /// Returns whether packets take the path.
+    fn is_on(&self) -> bool {
+        match self {
+            Programs::Tunnels(path) => path.is_on(),
+            Programs::Table(path) => path.is_on(),
         }
     }
 
@@ -126,6 +135,38 @@ impl State {
             self.why.clone_from(&self.obstacle);
         }
         self.settle();
+    }
+
+    /// Applies the routes and interfaces of some tunnels, by index, as they were looked up.
+    pub(super) fn follow(&mut self, tunnels: &[Tunnel], found: &[(usize, Route, io::Result<Station>)]) {
+        if let Some(Programs::Tunnels(path)) = &mut self.path {
+            let surroundings = |(index, route, station): &(usize, Route, io::Result<Station>)| {
+                let addresses = station.as_ref().ok().map(|station| [station.accepted, station.own]);
+                Surroundings { index: *index, route: *route, addresses }
+            };
+            let done = path.follow(&found.iter().map(surroundings).collect::<Vec<_>>());
+            self.note_writes(&done);
+        }
+        for (index, _, station) in found {
+            self.note_interface(&tunnels[*index].dev, station);
+        }
+    }
+
+    /// Applies the routes to some remotes of a peer table, as they were looked up.
+    pub(super) fn follow_remotes(&mut self, routes: &[(IpAddr, Route)]) {
+        if let Some(Programs::Table(path)) = &mut self.path {
+            let done = path.follow(routes);
+            self.note_writes(&done);
+        }
+    }
+
+    /// Notes whether changes were written. What has failed is as it was, and is seen at the next look; but the path may
+    /// have been switched off for the changes.
+    fn note_writes(&mut self, done: &io::Result<()>) {
+        if done.is_err() {
+            self.is_on = self.path.as_ref().is_some_and(Programs::is_on);
+            self.settle();
+        }
     }
 
     /// Notes whether the interface of a tunnel is in this network namespace, by a look that may have failed: then it is
