@@ -64,7 +64,7 @@ pub(crate) fn assembled(code: Result<Vec<Instruction>, Fault>) -> Result<Vec<Ins
     code.map_err(|fault| Error::Refused("assembling a program", io::Error::other(fault.to_string())))
 }
 
-/// What was found at a look for one tunnel.
+/// The surroundings of one tunnel, as they were looked up.
 #[derive(Clone, Copy, Debug)]
 pub struct Surroundings {
     /// The index of the tunnel.

@@ -9,6 +9,7 @@
 //! meanwhile.
 
 mod family;
+mod peer;
 mod steps;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,6 +36,7 @@ use crate::sys::{self, Hook, MapKind, ProgramKind};
 use crate::{egress, ingress, receive_form};
 
 use self::family::Family;
+pub use self::peer::Peer;
 use self::steps::{Step, steps};
 
 /// A listener, with the configuration of the daemon's own decapsulation. Its remote is of no meaning.
@@ -44,19 +46,6 @@ pub struct Listener {
     pub config: Config,
     /// UDP source ports of the daemon's sockets.
     pub sources: Vec<u16>,
-}
-
-/// One peer of a table.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Peer {
-    /// Inner prefix behind the peer: address, with host bits of zero, and prefix length.
-    pub prefix: (IpAddr, u8),
-    /// The index of the listener whose encapsulation the peer has.
-    pub listener: usize,
-    /// The encapsulation towards the peer.
-    pub config: Config,
-    /// The destination of the Ethernet frames inside, where the encapsulation carries frames.
-    pub mac: [u8; 6],
 }
 
 /// Numbers of peers that the in-kernel path serves, and of the others by reason.

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::Peer;
+use super::peer::Peer;
 
 /// A change of one map entry.
 #[derive(Clone, Copy, Debug, PartialEq)]
