@@ -9,6 +9,7 @@ mod obstacle;
 mod request;
 mod schedule;
 mod state;
+mod switches;
 mod table;
 mod tunnel;
 
@@ -21,7 +22,6 @@ use std::time::Duration;
 
 use segue::encap::{Carrier, Config};
 use segue_control::error::{Error, Kind, os_text};
-use segue_control::knobs::{Knob, Setting};
 use segue_control::model::{self, Instance};
 use segue_datapath::overlay::PeerConfig;
 use segue_fastpath::{Direction, Path, PeerCounts, obstacle as unsupported};
@@ -41,6 +41,7 @@ use self::obstacle::{Interfaces, failure};
 pub use self::request::Request;
 use self::schedule::LookupSchedule;
 use self::state::{Programs, State};
+pub use self::switches::{KNOB, Switches};
 pub(crate) use self::table::OF_PEERS;
 pub use self::table::{Listener, Table};
 pub use self::tunnel::Tunnel;
@@ -54,28 +55,6 @@ const CHECK_EVERY: u32 = 5;
 
 /// Length of an Ethernet header, bytes.
 const ETHERNET_LEN: u64 = 14;
-
-/// The last part of the name of the knob that switches the in-kernel path.
-pub const KNOB: &str = "enable_fastpath";
-/// The last part of the name of the knob that gives the daemon queues by flow.
-const QUEUES_KNOB: &str = "enable_fq";
-
-/// The knobs of an instance by which the daemon gets packets that the in-kernel path could carry.
-#[derive(Clone, Copy, Debug)]
-pub struct Switches {
-    /// Whether the in-kernel path is permitted.
-    is_allowed: bool,
-    /// Whether the daemon has queues by flow.
-    has_queues: bool,
-}
-
-impl Switches {
-    /// Returns the switches among the knobs of an instance.
-    pub fn of(knobs: &[Knob]) -> Switches {
-        let is_on = |end: &str| knobs.iter().any(|knob| knob.name.ends_with(end) && knob.value != Setting::Number(0));
-        Switches { is_allowed: is_on(KNOB), has_queues: is_on(QUEUES_KNOB) }
-    }
-}
 
 /// The in-kernel path of one instance, in use or not.
 #[derive(Clone, Debug)]
@@ -109,6 +88,9 @@ impl Fastpath {
                 .names_instance());
             }
             Err(why) => state.why = Some(why),
+        }
+        if state.path.is_some() {
+            state.note_addresses(&request.locals(), netlink.all_addresses());
         }
         state.settle();
         if let (Mode::Require, Some(why)) = (request.mode, state.why.as_ref().or(state.unswitched.as_ref())) {

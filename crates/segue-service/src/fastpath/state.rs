@@ -9,8 +9,9 @@ use segue_fastpath::{Direction, Path, Peer, PeerPath, Route, Surroundings};
 use segue_host::netfilter::Watch;
 use segue_host::prefix::Prefix;
 
+use super::switches::Switches;
+use super::table;
 use super::tunnel::{Station, Tunnel};
-use super::{Switches, table};
 use crate::tunnel::kinds::Fastpath as Mode;
 
 /// Reason of `fastpath auto` for leaving packets to the daemon after an addition to netfilter.

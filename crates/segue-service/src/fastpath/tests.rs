@@ -29,14 +29,7 @@ fn ipip() -> Config {
 
 /// Returns a request without tunnels.
 fn request(mode: Mode) -> Request {
-    Request {
-        mode,
-        tunnels: Vec::new(),
-        table: None,
-        outside: "raw",
-        sources: Vec::new(),
-        prevented: None,
-    }
+    Request { mode, tunnels: Vec::new(), table: None, outside: "raw", sources: Vec::new(), prevented: None }
 }
 
 /// Returns the state of a path that is permitted.
