@@ -147,7 +147,7 @@ fn hand_on(mut ports: Ports) {
     assert_eq!([count(b'i'), count(b'p')], [ports.interfaces.len(), usize::from(ports.peers.is_some())]);
     assert_eq!([count(b'r'), count(b's')], sockets);
     for (record, kind) in [(Record::Request, b'?'), (Record::Go, b'!'), (Record::Sequence("sg0".to_owned(), 7), b'n')] {
-        near.say(&record, None).expect("an empty line has room");
+        near.say_patiently(&record).expect("an empty line has room");
         let mut bytes = [0; 64];
         assert_eq!(sys::receive(&far, &mut bytes).expect("a record").0, 24);
         assert_eq!(bytes[0], kind);
