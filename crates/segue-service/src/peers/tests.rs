@@ -305,7 +305,9 @@ fn a_table_that_is_replaced_while_it_is_read_is_no_mixture_of_two() {
             let numbers = (100..1000).cycle().take_while(|_| !is_done.load(std::sync::atomic::Ordering::Relaxed));
             numbers.for_each(|number| kept.write(&numbered(number)));
         });
-        let found = (0..500).filter_map(|_| other.read()).collect();
+        // The writer may need some time to begin.
+        while other.read().is_none_or(|table| table.generation == Some(999)) {}
+        let found = (0..5000).filter_map(|_| other.read()).collect();
         is_done.store(true, std::sync::atomic::Ordering::Relaxed);
         found
     });
