@@ -302,6 +302,20 @@ fn far(config: Config, far: &Far) -> (Driver<Meddled<Far>>, RxBatch) {
     (driver, rx)
 }
 
+/// Checks that the driver gives up its device within ten calls, none of which takes 40 seconds.
+#[track_caller]
+fn assert_given_up(driver: &mut Driver<Meddled<Far>>, rx: &mut RxBatch, mode: &str) {
+    const SECOND: u64 = 1_000_000_000;
+    for _ in 0..10 {
+        let before = driver.usb().now();
+        driver.usb().sleep(SECOND / 10);
+        driver.receive(rx, 64).unwrap();
+        let took = driver.usb().now().0 - before.0;
+        assert!(took < 40 * SECOND, "{mode}: {took} ns");
+    }
+    assert!(driver.is_gone(), "{mode}: {:?}", driver.numbers());
+}
+
 /// Returns what [`far`] does, with a frame in a transfer that the device does not give back.
 fn far_with_a_frame(config: Config) -> (Driver<Meddled<Far>>, RxBatch) {
     let it = Far::default();
@@ -344,14 +358,7 @@ fn a_device_that_answers_just_in_time_is_given_up() {
         let (mut driver, mut rx) = far(config, &it);
         it.late.set(49 * SECOND / 10);
         driver.usb().local.borrow_mut().model.set_partner(None);
-        for _ in 0..10 {
-            let before = driver.usb().now();
-            driver.usb().sleep(SECOND / 10);
-            driver.receive(&mut rx, 64).unwrap();
-            let took = driver.usb().now().0 - before.0;
-            assert!(took < 40 * SECOND, "{mode}: {took} ns");
-        }
-        assert!(driver.is_gone(), "{mode}: {:?}", driver.numbers());
+        assert_given_up(&mut driver, &mut rx, mode);
         let slow = Far { late: Rc::new(Cell::new(SECOND)), ..Far::default() };
         driver.on_gone(Box::new(move |_| {
             let local = Local::new(Model::new(chip(Speed::Super)), None, Clock::Still(AGAIN));
@@ -414,14 +421,7 @@ fn a_device_that_answers_each_interrupt_transfer_just_in_time_is_given_up() {
         it.slow.set(49 * SECOND / 10);
         it.echoes.set(true);
         driver.usb().local.borrow_mut().model.set_partner(None);
-        for _ in 0..10 {
-            let before = driver.usb().now();
-            driver.usb().sleep(SECOND / 10);
-            driver.receive(&mut rx, 64).unwrap();
-            let took = driver.usb().now().0 - before.0;
-            assert!(took < 40 * SECOND, "{mode}: {took} ns");
-        }
-        assert!(driver.is_gone(), "{mode}: {:?}", driver.numbers());
+        assert_given_up(&mut driver, &mut rx, mode);
     }
 }
 

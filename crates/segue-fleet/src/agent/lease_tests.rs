@@ -1,52 +1,15 @@
 //! Tests of when the agent looks at its own lease, and of what its state says of it.
 
+use super::tests::{Published, Willing, settings};
 use super::*;
 use crate::config::Config;
-use crate::datapath::LocalEndpoint;
 use crate::network::Network;
-
-/// A tunnel that takes every table, and an output that goes nowhere.
-struct Quiet;
-
-impl Datapath for Quiet {
-    fn state(&mut self) -> Result<TunnelState, Error> {
-        Ok(TunnelState::default())
-    }
-
-    fn sync(&mut self, _: &Table) -> Result<(u64, Vec<RefusedPeer>), Error> {
-        Ok((0, Vec::new()))
-    }
-
-    fn change(&mut self, _: peers::Change) -> Result<u64, Error> {
-        Ok(1)
-    }
-}
-
-impl Announce for Quiet {
-    fn note(&mut self, _: &str) {}
-
-    fn state(&mut self, _: &FleetState) {}
-
-    fn mtu(&self, _: &str) -> u32 {
-        1450
-    }
-}
 
 /// Runs `work` with an agent that follows its registry, and with the requests for a look at its lease.
 fn with_agent(work: impl FnOnce(&mut Agent<'_>, &Receiver<()>)) {
-    let terms = Terms {
-        prefix: "/coreos.com/network".to_owned(),
-        address: [198, 18, 0, 1].into(),
-        name: "t1".to_owned(),
-        end: LocalEndpoint::default(),
-        offer: None,
-        ttl: Duration::from_secs(60),
-        before: None,
-    };
-    let settings = Settings { terms, subnet_file: PathBuf::new(), limit: 10 };
     let (check, checks) = std::sync::mpsc::sync_channel(1);
-    let (mut tunnel, mut output) = (Quiet, Quiet);
-    let mut agent = Agent::new(settings, "http://127.0.0.1:1", &mut tunnel, &mut output, check);
+    let (mut tunnel, mut output) = (Willing, Published::default());
+    let mut agent = Agent::new(settings(), "http://127.0.0.1:1", &mut tunnel, &mut output, check);
     agent.state.state = Engine::Connected;
     work(&mut agent, &checks);
 }

@@ -3,7 +3,7 @@ use crate::datapath::LocalEndpoint;
 use super::*;
 
 /// A tunnel that takes everything.
-struct Willing;
+pub(super) struct Willing;
 
 impl Datapath for Willing {
     fn state(&mut self) -> Result<TunnelState, Error> {
@@ -21,7 +21,7 @@ impl Datapath for Willing {
 
 /// The times that the published states of an agent have.
 #[derive(Default)]
-struct Published(Vec<u64>);
+pub(super) struct Published(Vec<u64>);
 
 impl Announce for Published {
     fn note(&mut self, _: &str) {}
@@ -35,7 +35,7 @@ impl Announce for Published {
     }
 }
 
-fn settings() -> Settings {
+pub(super) fn settings() -> Settings {
     let terms = Terms {
         prefix: "/coreos.com/network".to_owned(),
         address: [198, 18, 0, 1].into(),

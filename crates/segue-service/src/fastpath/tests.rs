@@ -187,6 +187,14 @@ fn without_tcx() {
     refuse([(libc::SYS_bpf, vec![SeccompRule::new(vec![is_it]).unwrap()])].into(), libc::EINVAL);
 }
 
+/// Returns a state with the path of one tunnel, switched on.
+fn with_path() -> State {
+    let mut state = permitted();
+    state.path = Some(Programs::Tunnels(Box::new(Path::load(&[ipip()], &[]).unwrap())));
+    state.settle();
+    state
+}
+
 /// Tests that the path counts as in use while the kernel does not switch it off, and that this is tried again. A filter
 /// of system calls stands for such a kernel.
 #[test]
@@ -195,9 +203,7 @@ fn a_path_that_cannot_be_switched_off_is_still_on_and_is_tried_again() {
         if let Err(why) = probe(false) {
             return segue_lab::skip_this_test(&why);
         }
-        let mut state = permitted();
-        state.path = Some(Programs::Tunnels(Box::new(Path::load(&[ipip()], &[]).unwrap())));
-        state.settle();
+        let mut state = with_path();
         assert!(state.is_on);
         refuse([(libc::SYS_bpf, Vec::new())].into(), libc::EPERM);
         for _ in 0..2 {
@@ -330,9 +336,7 @@ fn routing_rules_by_what_the_path_does_not_ask_for_are_in_the_way_as_long_as_the
         if let Err(why) = probe(false) {
             return segue_lab::skip_this_test(&why);
         }
-        let mut state = permitted();
-        state.path = Some(Programs::Tunnels(Box::new(Path::load(&[ipip()], &[]).unwrap())));
-        state.settle();
+        let state = with_path();
         let tunnels = vec![Tunnel { dev: "sg1".to_owned(), config: ipip() }];
         let request = Request { tunnels, ..request(Mode::Auto) };
         let path = Fastpath(Arc::new(Inner { request, state: Mutex::new(state) }));
@@ -547,9 +551,7 @@ fn the_path_is_off_while_this_host_does_not_have_the_local_address_that_it_had()
             return segue_lab::skip_this_test(&why);
         }
         ip("link add sg2 type veth peer name sg3");
-        let mut state = permitted();
-        state.path = Some(Programs::Tunnels(Box::new(Path::load(&[ipip()], &[]).unwrap())));
-        state.settle();
+        let state = with_path();
         let tunnels = vec![Tunnel { dev: "sg1".to_owned(), config: ipip() }];
         let request = Request { tunnels, ..request(Mode::On) };
         let path = Fastpath(Arc::new(Inner { request, state: Mutex::new(state) }));
