@@ -119,21 +119,30 @@ fn each_packet_of_a_train_that_is_too_big_is_counted() {
 #[test]
 fn no_error_is_sent_about_a_packet_of_the_tunnel_itself() {
     in_both_forms(|| {
-        let (mut tunnel, [first, _]) = tunnels();
         let udp = L4::Udp(Udp { src_port: 50_000, dst_port: 6080, checksum: true });
         let own = build::Packet { ip: Ip::V4(V4::new(0, 1, 2)), l4: udp, data: vec![7; 1000] }.bytes();
-        assert_eq!(errors(&mut tunnel, &first, vec![own], true), 0);
+        let (mut tunnel, [first, _]) = tunnels();
+        assert_eq!(errors(&mut tunnel, &first, vec![own.clone()], true), 0);
         assert_eq!(counter(&tunnel, "sg1", Group::Drops, "loop"), 1);
         assert_eq!(counter(&tunnel, "udp", Group::Drops, "path_mtu"), 0);
+        let (mut overlay, inside, _tables) = overlay_of(REMOTE, 32);
+        assert_eq!(errors(&mut overlay, &inside, vec![own], true), 0);
+        assert_eq!(counter(&overlay, "sg0", Group::Drops, "loop"), 1);
+        assert_eq!(counter(&overlay, "sg0", Group::Drops, "path_mtu"), 0);
     });
 }
 
 /// Creates a tunnel with a peer table, in which one peer has the addresses 198.18.1.0/24.
 fn overlay() -> (Overlay, Rc<RefCell<Wire>>, TableSender) {
+    overlay_of([198, 18, 1, 0].into(), 24)
+}
+
+/// Creates a tunnel with a peer table, in which one peer has a prefix.
+fn overlay_of(prefix: IpAddr, len: u8) -> (Overlay, Rc<RefCell<Wire>>, TableSender) {
     let [(inside, wire), (port, _)] = ports();
     let encap = Config::new(Mode::Ip, Carrier::Gue { remcsum: true }, LOCAL, REMOTE);
-    let prefix = Inside::Prefix(IpAddr::from([198, 18, 1, 0]), 24);
-    let peer = PeerConfig { inside: prefix, listener: 0, encap, mac: None, counters: Arc::default() };
+    let peer =
+        PeerConfig { inside: Inside::Prefix(prefix, len), listener: 0, encap, mac: None, counters: Arc::default() };
     let removed = Removed { prefixes: Vec::new(), remotes: Vec::new() };
     let table = Table::new(1, &[ListenerConfig { encap }], &[peer], &removed, [2, 0, 0, 0, 0, 1], KEY).unwrap();
     let (sender, tables) = exchange();
