@@ -1,35 +1,38 @@
-//! Tests of faults of the processes of a guest's port: the end of the one that talks to the front end, or an endless
-//! loop in it, errors of the system calls of both, and the end of a guest with much memory. Frames pass again, and no
-//! other instance is affected. Also a front end that takes the place of another one.
+//! Tests of faults of the processes of a guest's port: the end of the one that talks to the front end, or of the one
+//! that connects to it, an endless loop in them, errors of the system calls of all, and the end of a guest with much
+//! memory. Frames pass again, and no other instance is affected. Also a front end that takes the place of another one.
 
 #[path = "common/guests.rs"]
 mod common;
 
 use std::cell::{Cell, RefCell};
-use std::fs;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fs, iter, thread};
 
 use common::{Gateway, NAME, PATIENCE, announcement, send_plain};
 use segue_testkit::vhost::{Frontend, TO_GUEST, feature, message, region};
 use segue_tests::capture::Directory;
 #[cfg(target_arch = "x86_64")]
 use segue_tests::faults::limit_memory;
-use segue_tests::faults::{Fault, Service, helpers, tail};
+use segue_tests::faults::{Fault, Service, helpers, is_stopped, parent, tail};
 use segue_tests::inject::{TRANSIENT, Workload};
 #[cfg(target_arch = "x86_64")]
 use segue_tests::spoil::{Spoiled, spoil};
 use segue_tests::sys::{self, Held};
-use segue_tests::{Ground, Stat, test_name};
+use segue_tests::{Ground, Stat, test_name, until};
 
 /// Longest time from the end of the process until frames pass again: five times the aim.
 const BACK: Duration = Duration::from_secs(15);
 /// Longest wait for a frame; another one follows.
 const AGAIN: Duration = Duration::from_millis(500);
+/// Words of messages about the process that talks to a front end, and about the one that connects to a front end that
+/// listens.
+const KEEPER: &str = "the process that talks to the front end of ";
+const DIALER: &str = "the process that connects to the front end of ";
 
 /// System calls of the process that moves packets in groups: signals of guests and to them; the messages of their front
 /// ends; the wait for both; the look at which ports have called.
@@ -45,32 +48,47 @@ const LEAST: [u64; 2] = [500, 200];
 /// Two guests at the ports of a gateway, whose front ends connect again where a connection was closed.
 struct Guests {
     paths: [PathBuf; 2],
+    /// The socket of the left front end, where that listens and the gateway connects to it.
+    listener: Option<UnixListener>,
     connected: RefCell<Option<[Frontend; 2]>>,
     /// Number of the last frames.
     number: Cell<u8>,
 }
 
 impl Guests {
-    /// Connects both front ends, whose guests are ready and offer buffers. `None` where no process listens.
+    /// Connects both front ends, whose guests are ready and offer buffers. `None` where no process listens, or none has
+    /// connected to the left one.
     fn connect(&self) -> Option<[Frontend; 2]> {
-        let streams = [UnixStream::connect(&self.paths[0]).ok()?, UnixStream::connect(&self.paths[1]).ok()?];
-        Some(streams.map(|stream| {
-            let mut front = Frontend::over(stream, feature::USUAL);
-            front.start();
-            front.offer_buffers(2048);
-            front
-        }))
+        let left = match &self.listener {
+            // The newest connection: earlier ones may be those of a process that has ended.
+            Some(listener) => iter::from_fn(|| listener.accept().ok()).last()?.0,
+            None => UnixStream::connect(&self.paths[0]).ok()?,
+        };
+        Some([left, UnixStream::connect(&self.paths[1]).ok()?].map(ready))
     }
 
     /// Starts a gateway between both guests as an instance of a service, beside a tunnel. `None` where the test cannot
     /// run, which is noted under `name`.
     #[track_caller]
     fn start(name: &str, directory: &Directory) -> Option<(Service, Guests)> {
+        Guests::with(name, directory, None)
+    }
+
+    /// Starts the gateway like [`Guests::start`], but its first process connects to the left front end.
+    #[track_caller]
+    fn dialed(name: &str, directory: &Directory) -> Option<(Service, Guests)> {
+        Guests::with(name, directory, Some(listen(directory)))
+    }
+
+    /// Starts the gateway, which connects to the left front end where that has a `listener`.
+    #[track_caller]
+    fn with(name: &str, directory: &Directory, listener: Option<UnixListener>) -> Option<(Service, Guests)> {
         let paths = ["left", "right"].map(|name| directory.file(&format!("{name}.sock")));
         let [left, right] = paths.each_ref().map(|path| path.display());
-        let table = format!("[[gateway]]\nin = \"vhost:{left}\"\nout = \"vhost:{right}\"\nname = \"{NAME}\"\n");
-        let service = Service::start(name, 1, &table, &[])?;
-        Some((service, Guests { paths, connected: RefCell::new(None), number: Cell::new(0) }))
+        let role = if listener.is_some() { ",client" } else { "" };
+        let ends = format!("in = \"vhost:{left}{role}\"\nout = \"vhost:{right}\"\n");
+        let service = Service::start(name, 1, &format!("[[gateway]]\n{ends}name = \"{NAME}\"\n"), &[])?;
+        Some((service, Guests { paths, listener, connected: RefCell::new(None), number: Cell::new(0) }))
     }
 
     /// Returns whether new frames pass in both directions within `longest`.
@@ -93,6 +111,22 @@ impl Guests {
             thread::sleep(Duration::from_millis(5));
         }
     }
+}
+
+/// Returns the socket of a left front end that listens, at which no call waits.
+#[track_caller]
+fn listen(directory: &Directory) -> UnixListener {
+    let listener = UnixListener::bind(directory.file("left.sock")).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    listener
+}
+
+/// Returns a front end on a connection, whose guest is ready and offers buffers.
+fn ready(stream: UnixStream) -> Frontend {
+    let mut front = Frontend::over(stream, feature::USUAL);
+    front.start();
+    front.offer_buffers(2048);
+    front
 }
 
 /// Sends a frame with this number from each guest, and returns whether both arrive within `longest`.
@@ -119,44 +153,57 @@ fn exchange(fronts: &mut [Frontend; 2], number: u8, longest: Duration) -> bool {
     true
 }
 
-#[test]
-fn guests_whose_keeper_ended_or_looped_exchange_frames_again_and_no_other_instance_notices() {
-    let directory = Directory::new();
-    let Some((service, guests)) = Guests::start(test_name!(), &directory) else { return };
+/// Tests that frames pass again after each end, and an endless loop, of the process that the gateway started first, and
+/// that no other instance notices. `task` are words of messages about it.
+#[track_caller]
+fn ends_or_loops(name: &str, service: &Service, guests: &Guests, task: &str) {
     let tunnel = service.patient_pid("sg1");
     let passes = |longest| guests.passes(longest);
     assert!(passes(PATIENCE), "{}", tail(&service.near));
-    for fault in Fault::of_helpers(test_name!()) {
+    for (at, fault) in Fault::of_helpers(name).into_iter().enumerate() {
         let took = service.fault_of(NAME, fault, &passes);
-        println!("keeper, {fault:?}: {} ms", took.as_millis());
+        println!("{task}left, {fault:?}: {} ms", took.as_millis());
         let words = "of processor time without a round";
         assert_eq!(service.errors_with(words), usize::from(fault == Fault::HelperLoop), "{fault:?}");
+        assert_eq!(service.errors_with(task), at + 1, "{fault:?}: {}", tail(&service.near));
         assert!(took < BACK, "{took:?} until frames pass again");
     }
     assert_eq!(service.patient_pid("sg1"), tunnel, "the tunnel has its process");
 }
 
-/// Tests that frames pass again after a stop, a panic and the lack of memory of a process that talks to a front end.
-/// The panic is that of a function whose machine code is replaced, and a limit of its addresses stands for a machine
-/// without memory.
 #[test]
-#[cfg(target_arch = "x86_64")]
-fn guests_whose_keeper_was_stopped_panicked_or_got_no_memory_exchange_frames_again() {
+fn guests_whose_keeper_ended_or_looped_exchange_frames_again_and_no_other_instance_notices() {
     let directory = Directory::new();
     let Some((service, guests)) = Guests::start(test_name!(), &directory) else { return };
+    ends_or_loops(test_name!(), &service, &guests, KEEPER);
+}
+
+#[test]
+fn guests_whose_dialer_ended_or_looped_exchange_frames_again_and_no_other_instance_notices() {
+    let directory = Directory::new();
+    let Some((service, guests)) = Guests::dialed(test_name!(), &directory) else { return };
+    ends_or_loops(test_name!(), &service, &guests, DIALER);
+}
+
+/// Tests that frames pass again after a stop, a panic and the lack of memory of the process that the gateway started
+/// first, which every new front end needs. The panic is that of a `function` that it calls for each of them, whose
+/// machine code is replaced, and a limit of its addresses stands for a machine without memory.
+#[track_caller]
+#[cfg(target_arch = "x86_64")]
+fn stops_panics_or_gets_no_memory(name: &str, service: &Service, guests: &Guests, (task, function): (&str, &str)) {
     if segue_lab::which("nm").is_none() {
-        return segue_tests::skip(test_name!(), "not installed: nm");
+        return segue_tests::skip(name, "not installed: nm");
     }
     assert!(guests.passes(PATIENCE), "{}", tail(&service.near));
     let tunnel = service.patient_pid("sg1");
     let worker = service.patient_pid(NAME).unwrap();
-    let keepers = helpers(worker);
+    let all = helpers(worker);
     // Front ends that connect need the process.
     guests.connected.replace(None);
-    sys::signal(keepers[0], libc::SIGSTOP).unwrap();
+    sys::signal(all[0], libc::SIGSTOP).unwrap();
     assert!(guests.passes(PATIENCE), "{}", tail(&service.near));
-    assert_eq!((service.patient_pid(NAME), helpers(worker)), (Some(worker), keepers), "the same processes");
-    spoil(helpers(worker)[0], "segue_host::sys::poll::poll", Spoiled::Panic).unwrap();
+    assert_eq!((service.patient_pid(NAME), helpers(worker)), (Some(worker), all), "the same processes");
+    spoil(helpers(worker)[0], function, Spoiled::Panic).unwrap();
     let begin = Instant::now();
     while service.pid(NAME).is_none_or(|now| now == worker) {
         guests.connected.replace(None);
@@ -165,7 +212,7 @@ fn guests_whose_keeper_was_stopped_panicked_or_got_no_memory_exchange_frames_aga
     }
     assert!(guests.passes(PATIENCE), "{}", tail(&service.near));
     // With status 1; or by an abort, where what it owned is dropped in the state in which the panic has left it.
-    assert!(service.errors_with("the process that talks to the front end of ") >= 1, "{}", tail(&service.near));
+    assert!(service.errors_with(task) >= 1, "{}", tail(&service.near));
     // It needs no more for other front ends, or it is replaced.
     limit_memory(helpers(service.patient_pid(NAME).unwrap())[0], Some(0));
     for _ in 0..8 {
@@ -173,6 +220,22 @@ fn guests_whose_keeper_was_stopped_panicked_or_got_no_memory_exchange_frames_aga
         assert!(guests.passes(PATIENCE), "{}", tail(&service.near));
     }
     assert_eq!(service.patient_pid("sg1"), tunnel, "the tunnel has its process");
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn guests_whose_keeper_was_stopped_panicked_or_got_no_memory_exchange_frames_again() {
+    let directory = Directory::new();
+    let Some((service, guests)) = Guests::start(test_name!(), &directory) else { return };
+    stops_panics_or_gets_no_memory(test_name!(), &service, &guests, (KEEPER, "segue_host::sys::poll::poll"));
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn guests_whose_dialer_was_stopped_panicked_or_got_no_memory_exchange_frames_again() {
+    let directory = Directory::new();
+    let Some((service, guests)) = Guests::dialed(test_name!(), &directory) else { return };
+    stops_panics_or_gets_no_memory(test_name!(), &service, &guests, (DIALER, "segue_service::handover::sys::send"));
 }
 
 /// Tests that HEALTH names the process that talks to a front end where it has ended in an instance without a service,
@@ -200,6 +263,63 @@ fn a_gateway_without_a_service_goes_on_without_a_keeper_that_ended_and_says_so()
         }
         assert_eq!(stat()["pid"].as_u64(), Some(worker.into()), "it goes on");
         assert_eq!(fronts[1].is_closed(), at == 1, "the port of the other guest");
+    }
+}
+
+/// Tests that HEALTH names the process that connects to a front end while it is stopped, which goes on then, and after
+/// its end in an instance without a service, where the frames of those that are connected pass on.
+#[test]
+fn a_dialer_is_named_while_it_is_stopped_and_after_its_end_which_holds_up_no_frame() {
+    let Some(ground) = Ground::apart(test_name!(), &[]) else { return };
+    for fault in Fault::of_helpers(test_name!()) {
+        let directory = Directory::new();
+        let listener = listen(&directory);
+        let left = format!("vhost:{},client", directory.file("left.sock").display());
+        let gateway = Gateway::between(&ground, &directory, &["right"], &[left.as_str()]);
+        let dialed = || {
+            let (stream, _) = until("segue connects", || listener.accept().ok());
+            let front = ready(stream);
+            gateway.wait_for("left", "guest_ready", 1);
+            front
+        };
+        let mut fronts = [dialed(), gateway.guest("right", feature::USUAL)];
+        assert!(exchange(&mut fronts, 1, PATIENCE), "{fault:?}: no frame passes");
+        let stat = || Stat::read(&ground.a, gateway.program(), NAME).json().clone();
+        let is_named = |code: &str| {
+            let is_it = |one: &serde_json::Value| {
+                one["code"] == code && one["why"].as_str().is_some_and(|why| why.contains(DIALER))
+            };
+            stat()["health"].as_array().unwrap().iter().any(is_it)
+        };
+        let worker = u32::try_from(stat()["pid"].as_u64().unwrap()).unwrap();
+        // In the order of their starts, the right front end's first.
+        let dialer = helpers(worker)[1];
+        // A supervisor that is stopped itself lets nothing go on.
+        sys::signal(parent(worker), libc::SIGSTOP).unwrap();
+        sys::signal(dialer, libc::SIGSTOP).unwrap();
+        until("its stop is named", || is_named("process_stopped").then_some(()));
+        let [left, right] = fronts;
+        drop(left);
+        gateway.wait_for("left", "guest_connected", 0);
+        assert!(is_stopped(dialer) && listener.accept().is_err(), "{fault:?}: it connects though it is stopped");
+        sys::signal(parent(worker), libc::SIGCONT).unwrap();
+        let mut fronts = [dialed(), right];
+        assert!(exchange(&mut fronts, 2, PATIENCE), "{fault:?}: no frame passes after a stop");
+        assert!(!is_named("process_stopped"), "{fault:?}: it goes on");
+        let how = if let Fault::Helper(signal) = fault {
+            sys::signal(dialer, signal).unwrap();
+            format!("was ended by signal {signal}")
+        } else {
+            sys::make_loop(dialer).unwrap();
+            "of processor time without a round".to_owned()
+        };
+        until("its end is named", || is_named("process_ended").then_some(()));
+        until(&format!("the supervisor says that it {how}"), || {
+            let said = gateway.process.stderr();
+            said.lines().any(|line| line.contains(DIALER) && line.contains(&how)).then_some(())
+        });
+        assert!(exchange(&mut fronts, 3, PATIENCE), "{fault:?}: no frame passes after its end");
+        assert_eq!(stat()["pid"].as_u64(), Some(worker.into()), "{fault:?}: the instance goes on");
     }
 }
 
