@@ -115,34 +115,49 @@ fn each_packet_of_a_train_that_is_too_big_is_counted() {
     assert_eq!(counter(&tunnel, "udp", Group::Drops, "path_mtu"), 9);
 }
 
-/// Tests that a packet of the tunnel itself, which a route leads back into it, is no reason to lower the path MTU.
+/// Tests that packets of the tunnel itself, which a route leads back into it, are dropped: one with DF is no reason to
+/// lower the path MTU, and one without it would go round for ever, in fragments.
 #[test]
 fn no_error_is_sent_about_a_packet_of_the_tunnel_itself() {
     in_both_forms(|| {
-        let udp = L4::Udp(Udp { src_port: 50_000, dst_port: 6080, checksum: true });
-        let own = build::Packet { ip: Ip::V4(V4::new(0, 1, 2)), l4: udp, data: vec![7; 1000] }.bytes();
+        let own = |dst_port| {
+            let l4 = L4::Udp(Udp { src_port: 50_000, dst_port, checksum: true });
+            let ip = |df| Ip::V4(V4 { df, ..V4::new(0, 1, 2) });
+            [true, false].map(|df| build::Packet { ip: ip(df), l4: l4.clone(), data: vec![7; 1000] }.bytes()).to_vec()
+        };
         let (mut tunnel, [first, _]) = tunnels();
-        assert_eq!(errors(&mut tunnel, &first, vec![own.clone()], true), 0);
-        assert_eq!(counter(&tunnel, "sg1", Group::Drops, "loop"), 1);
+        assert_eq!(errors(&mut tunnel, &first, own(6080), true), 0);
+        assert_eq!(counter(&tunnel, "sg1", Group::Drops, "loop"), 2);
         assert_eq!(counter(&tunnel, "udp", Group::Drops, "path_mtu"), 0);
-        let (mut overlay, inside, _tables) = overlay_of(REMOTE, 32);
-        assert_eq!(errors(&mut overlay, &inside, vec![own], true), 0);
-        assert_eq!(counter(&overlay, "sg0", Group::Drops, "loop"), 1);
-        assert_eq!(counter(&overlay, "sg0", Group::Drops, "path_mtu"), 0);
+        for encap in [gue(), vxlan()] {
+            let (mut overlay, inside, _tables) = overlay_of(REMOTE, 32, encap);
+            assert_eq!(errors(&mut overlay, &inside, own(encap.dport), true), 0, "{encap:?}");
+            assert_eq!(counter(&overlay, "sg0", Group::Drops, "loop"), 2, "{encap:?}");
+            assert_eq!(counter(&overlay, "sg0", Group::Drops, "path_mtu"), 0, "{encap:?}");
+        }
     });
+}
+
+/// Returns the encapsulation of a peer in GUE.
+fn gue() -> Config {
+    Config::new(Mode::Ip, Carrier::Gue { remcsum: true }, LOCAL, REMOTE)
+}
+
+/// Returns the encapsulation of a peer in VXLAN, where IP packets are put into frames.
+fn vxlan() -> Config {
+    Config::new(Mode::Ethernet, Carrier::Vxlan { vni: 1, remcsum: false, takes_remcsum: false }, LOCAL, REMOTE)
 }
 
 /// Creates a tunnel with a peer table, in which one peer has the addresses 198.18.1.0/24.
 fn overlay() -> (Overlay, Rc<RefCell<Wire>>, TableSender) {
-    overlay_of([198, 18, 1, 0].into(), 24)
+    overlay_of([198, 18, 1, 0].into(), 24, gue())
 }
 
 /// Creates a tunnel with a peer table, in which one peer has a prefix.
-fn overlay_of(prefix: IpAddr, len: u8) -> (Overlay, Rc<RefCell<Wire>>, TableSender) {
+fn overlay_of(prefix: IpAddr, len: u8, encap: Config) -> (Overlay, Rc<RefCell<Wire>>, TableSender) {
     let [(inside, wire), (port, _)] = ports();
-    let encap = Config::new(Mode::Ip, Carrier::Gue { remcsum: true }, LOCAL, REMOTE);
-    let peer =
-        PeerConfig { inside: Inside::Prefix(prefix, len), listener: 0, encap, mac: None, counters: Arc::default() };
+    let (inside_of_peer, mac) = (Inside::Prefix(prefix, len), Some([2, 0, 0, 0, 0, 9]));
+    let peer = PeerConfig { inside: inside_of_peer, listener: 0, encap, mac, counters: Arc::default() };
     let removed = Removed { prefixes: Vec::new(), remotes: Vec::new() };
     let table = Table::new(1, &[ListenerConfig { encap }], &[peer], &removed, [2, 0, 0, 0, 0, 1], KEY).unwrap();
     let (sender, tables) = exchange();

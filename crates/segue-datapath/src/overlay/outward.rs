@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
 
-use segue::encap::{self, Fit, Mac};
+use segue::encap::{self, EncapRefusal, Fit, Mac};
 use segue::packet::{Frag, Kind, Packet, Start, Tunnels, Unit};
 use segue::time::Nanos;
 use segue::wire::{ethernet, ipv4, ipv6};
@@ -148,6 +148,11 @@ impl Overlay {
         let Peer { listener, link, encap, counters, .. } = &mut self.table.peers[index];
         let len = packet.len();
         if let Some(headers) = link {
+            // In a frame it would not be told from a packet of another host.
+            if address(&packet, false) == Some(encap.config().remote) && encap.is_own(&packet) {
+                self.encap_drops.add_many(EncapRefusal::Loop, packets(&packet));
+                return self.rx.pool.put(packet);
+            }
             let is_v4 = packet.layout.outer_ip().is_some_and(|ip| ip.kind == Kind::Ipv4);
             if !packet.relink(Some(&headers[usize::from(is_v4)])) {
                 self.drops.add_many(Dropped::NoRoom, packets(&packet));

@@ -158,13 +158,15 @@ impl Encapsulator {
         Ok(())
     }
 
-    /// Returns whether [`push`](Self::push) refuses the packet as one of this tunnel ([`EncapRefusal::Loop`]): from its
-    /// local to its remote address, with its UDP port or IP protocol, or a later fragment of any UDP datagram between
-    /// them, which has no port. No TTL would end its loop, since each turn puts a new outer header in front. What is in
-    /// a frame is never taken for it: other hosts behind a bridge may have the same addresses.
+    /// Returns whether an IP packet is one of this tunnel: from its local to its remote address, with its UDP port or
+    /// IP protocol, or a later fragment of any UDP datagram between them, which has no port. No TTL would end its loop,
+    /// since each turn puts a new outer header in front. [`push`](Self::push) refuses it ([`EncapRefusal::Loop`]).
+    ///
+    /// What is in a frame is never taken for it: other hosts behind a bridge may have the same addresses. So a packet
+    /// that is yet to be put into a frame of the tunnel has to be looked at before.
     #[cold]
     pub fn is_own<B: AsRef<[u8]>>(&self, packet: &Packet<B>) -> bool {
-        !self.config.mode.is_ethernet() && Inner::of(packet).is_some_and(|inner| self.has_sent(packet, &inner))
+        Inner::of(packet).is_some_and(|inner| self.has_sent(packet, &inner))
     }
 
     #[inline]

@@ -544,6 +544,26 @@ fn a_tunnel_takes_none_of_its_own_packets() {
     }
 }
 
+/// Tests that a tunnel of frames tells its own packets as IP packets, and takes frames with them.
+#[test]
+fn a_tunnel_of_frames_tells_its_own_packets_before_they_are_in_frames() {
+    let vxlan = Carrier::Vxlan { vni: 1, remcsum: false, takes_remcsum: false };
+    let mut encap = Encapsulator::new(sender(Mode::Ethernet, vxlan)).unwrap();
+    let framed = |packet: &[u8]| {
+        let mut frame = Packet::default();
+        frame.load(Frag::all([&[2; 12][..], &[8, 0], packet].concat()), Start::Ethernet, &Tunnels::NONE);
+        frame
+    };
+    let mut frame = framed(&hex(UDP));
+    encap.push(&mut frame).unwrap();
+    let own = bytes_of(&frame);
+    assert!(encap.is_own(&load(&own)));
+    assert!(!encap.is_own(&load(&hex(UDP))), "other addresses");
+    let mut again = framed(&own);
+    assert!(!encap.is_own(&again));
+    assert_eq!(encap.push(&mut again), Ok(()));
+}
+
 /// Tests that a packet has room for four tunnel levels and for 256 bytes of headers.
 #[test]
 fn a_packet_has_at_most_four_tunnel_levels_and_256_bytes_of_headers() {
