@@ -159,8 +159,11 @@ impl Encapsulator {
     }
 
     /// Returns whether an IP packet is one of this tunnel: from its local to its remote address, with its UDP port or
-    /// IP protocol, or a later fragment of any UDP datagram between them, which has no port. No TTL would end its loop,
-    /// since each turn puts a new outer header in front. [`push`](Self::push) refuses it ([`EncapRefusal::Loop`]).
+    /// IP protocol. No TTL would end its loop, since each turn puts a new outer header in front.
+    /// [`push`](Self::push) refuses it ([`EncapRefusal::Loop`]).
+    ///
+    /// A later fragment of UDP has no port, and is none: it may be of any datagram between the two hosts. The loop of
+    /// one of the tunnel ends by the packets around it.
     ///
     /// What is in a frame is never taken for it: other hosts behind a bridge may have the same addresses. So a packet
     /// that is yet to be put into a frame of the tunnel has to be looked at before.
@@ -190,8 +193,9 @@ impl Encapsulator {
         match (self.config.carrier, inner.ports) {
             (Carrier::Bare, _) => self.config.mode.protocols().contains(&number[0]),
             (_, Some((number, ports))) => number == protocol::UDP && ports as u16 == self.config.dport,
-            // A later fragment has no ports.
-            (_, None) => number == [protocol::UDP] && inner.fragment.is_some_and(|fragment| !fragment.is_first),
+            // A later fragment of the tunnel makes two turns at most: what it is sent in has the port, or is cut into a
+            // part that has it, and a rest that is not cut again.
+            (_, None) => false,
         }
     }
 

@@ -498,8 +498,8 @@ fn fragment(packet: &[u8], word: u16) -> Vec<u8> {
     bytes
 }
 
-/// Tests that a tunnel refuses its own packets, whole or in fragments, which a route leads back into it, and takes
-/// others between the same hosts.
+/// Tests that a tunnel refuses its own packets, which a route leads back into it, whole or in fragments that have its
+/// port or protocol, and takes others between the same hosts.
 #[test]
 fn a_tunnel_takes_none_of_its_own_packets() {
     for (mode, carrier) in [
@@ -523,9 +523,8 @@ fn a_tunnel_takes_none_of_its_own_packets() {
                 is_own
             };
             assert!(again(&own), "{config:?}");
-            for word in [0x2000, 1] {
-                assert!(again(&fragment(&own, word)), "{config:?} {word:#x}");
-            }
+            assert!(again(&fragment(&own, 0x2000)), "{config:?}");
+            assert_eq!(again(&fragment(&own, 1)), carrier == Carrier::Bare, "{config:?}: it has no port");
             let with = |at: usize| {
                 let mut bytes = own.clone();
                 bytes[at] ^= 4;
