@@ -23,11 +23,14 @@ pub trait Filters {
     fn add(&mut self, interface: u32, hook: Hook, program: BorrowedFd<'_>, name: &str) -> io::Result<()>;
 }
 
+/// The beginning of the name of each mark, which `-` and the number of the program follow ([`mark_of`]).
+pub const MARK: &str = "segue-program";
+
 /// Returns the abstract name of a local socket that an instance has as long as it has the program with this number, or
 /// the gate that leads to one; where it is taken, the instance's own has `-` and a random number behind it. Other
 /// instances recognise the program by it, where they may not read its name, and a gate that leads nowhere by its lack.
 pub fn mark_of(program: u32) -> String {
-    format!("segue-program-{program}")
+    format!("{MARK}-{program}")
 }
 
 /// Marks a program, before it is attached, as long as the descriptor is open. Without the mark other instances take it

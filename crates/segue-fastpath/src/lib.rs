@@ -63,7 +63,7 @@ mod tests;
 mod verdict;
 mod wire;
 
-pub use attach::{Filters, is_left_over, mark_of};
+pub use attach::{Filters, MARK, is_left_over, mark_of};
 pub use counters::{Counts, Traffic, left_reasons};
 pub use form::{Direction, Route, obstacle};
 pub use path::{Error, Path, Surroundings, foreign_programs, is_own};

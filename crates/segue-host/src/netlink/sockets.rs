@@ -38,16 +38,20 @@ pub fn has_abstract(name: &str) -> io::Result<bool> {
     })
 }
 
-/// Returns whether a process of any user has such a socket as [`has_abstract`] finds: whatever it is for, the name is
-/// taken.
+/// Returns the numbers that follow `name` and `-` in the abstract names of sockets in this network namespace, up to the
+/// end or another `-`. Sockets of any user count: whatever one is for, its name is taken.
 ///
 /// # Errors
 /// The kernel's.
-pub fn is_taken(name: &str) -> io::Result<bool> {
+pub fn numbers(name: &str) -> io::Result<BTreeSet<u32>> {
     until_whole(|| {
-        let mut found = false;
-        each(u32::MAX, name, &mut |_| found = true)?;
-        Ok(found)
+        let mut numbers = BTreeSet::new();
+        each(u32::MAX, name, &mut |socket| {
+            let behind = socket.name.get(name.len() + 1..).unwrap_or_default();
+            let digits = behind.split(|byte| *byte == b'-').next().unwrap_or_default();
+            numbers.extend(std::str::from_utf8(digits).ok().and_then(|digits| digits.parse::<u32>().ok()));
+        })?;
+        Ok(numbers)
     })
 }
 

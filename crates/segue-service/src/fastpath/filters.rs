@@ -1,10 +1,11 @@
 //! Interface filters for the in-kernel path, on kernels without tcx links (before Linux 6.6).
 
+use std::cell::LazyCell;
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use segue_fastpath::{Filters, Hook, is_left_over, is_own, mark_of};
+use segue_fastpath::{Filters, Hook, MARK, is_left_over, is_own};
 use segue_host::netlink::filters::{self, Filter};
 use segue_host::netlink::{Netlink, Queueing, sockets};
 
@@ -27,34 +28,59 @@ impl Filters for Added<'_> {
 /// Removes the filters of the in-kernel path that ended processes have left on these interfaces, where this process has
 /// its own by now. What cannot be looked at or removed stays, and passes all packets on.
 pub(super) fn tidy(interfaces: &BTreeSet<u32>, netlink: &mut Netlink) {
+    tidy_by(interfaces, netlink, || sockets::numbers(MARK));
+}
+
+/// Removes filters like [`tidy`], where `list` returns the numbers of the marked programs. It is called once at most:
+/// each tunnel has an interface, and each instance has local sockets for all of them.
+///
+/// The last filter of an interface stays: a queueing discipline without filters would be taken for other software's,
+/// and to remove it could take a filter along that others have just added.
+pub(super) fn tidy_by(
+    interfaces: &BTreeSet<u32>,
+    netlink: &mut Netlink,
+    list: impl FnOnce() -> io::Result<BTreeSet<u32>>,
+) {
     let queueing = netlink.queueing().unwrap_or_default();
-    for index in interfaces {
-        if queueing.get(index).is_some_and(|all| all.iter().any(|one| one.kind == CLSACT)) {
-            tidy_link(*index, netlink);
+    let has_hooks = |index: &u32| queueing.get(index).is_some_and(|all| all.iter().any(|one| one.kind == CLSACT));
+    let mut found = Vec::new();
+    for index in interfaces.iter().copied().filter(has_hooks) {
+        let filters = netlink.filters(index).unwrap_or_default();
+        // A single one is this process's own, or stays anyway.
+        if own(&filters).count() > 1 {
+            found.push((index, filters));
+        }
+    }
+    // A mark is made before its filter, so that those listed from now on are of all filters that were found.
+    let marks = LazyCell::new(|| list().unwrap_or_default());
+    let is_marked = |filter: &Filter| marks.contains(&filter.program);
+    for (index, filters) in found {
+        let left = left_over(&filters, &is_marked);
+        if left.is_empty() {
+            continue;
+        }
+        // Where one has been removed meanwhile, a new one may have its handle.
+        let present = netlink.filters(index).unwrap_or_default();
+        let left: Vec<&Filter> = left.into_iter().filter(|filter| present.contains(filter)).collect();
+        let kept = usize::from(left.len() == present.len());
+        for filter in left.into_iter().skip(kept) {
+            let _ = netlink.remove_filter(filter);
         }
     }
 }
 
-/// Removes filters like [`tidy`] from one interface. The last one stays: a queueing discipline without filters would be
-/// taken for other software's, and to remove it could take a filter along that others have just added.
-fn tidy_link(interface: u32, netlink: &mut Netlink) {
-    let filters = netlink.filters(interface).unwrap_or_default();
-    let own: Vec<&Filter> = filters.iter().filter(|filter| is_own(&filter.name)).collect();
-    // Each interface of many tunnels has one, and to list the local sockets takes longer the more there are.
-    if own.len() < 2 {
-        return;
-    }
-    let is_marked = |filter: &Filter| sockets::is_taken(&mark_of(filter.program));
+/// Returns the filters of an interface that ended processes have left.
+fn left_over<'a>(filters: &'a [Filter], is_marked: &dyn Fn(&Filter) -> bool) -> Vec<&'a Filter> {
     // A kernel that does not list local sockets does not show the mark of this process either.
-    let has_marks = own.iter().any(|filter| is_marked(filter).unwrap_or(false));
-    let is_unmarked = |filter: &Filter| has_marks && !is_marked(filter).unwrap_or(true);
+    let is_unmarked = |filter: &Filter| own(filters).any(is_marked) && !is_marked(filter);
     // Without CAP_SYS_ADMIN it cannot be seen whether a gate leads anywhere.
     let is_left = |filter: &Filter| is_left_over(filter.program).unwrap_or_else(|_| is_unmarked(filter));
-    let left: Vec<&Filter> = own.into_iter().filter(|filter| is_left(filter)).collect();
-    let kept = usize::from(left.len() == filters.len());
-    for filter in left.into_iter().skip(kept) {
-        let _ = netlink.remove_filter(filter);
-    }
+    own(filters).filter(|filter| is_left(filter)).collect()
+}
+
+/// Returns the filters of the in-kernel path among those of an interface.
+fn own(filters: &[Filter]) -> impl Iterator<Item = &Filter> {
+    filters.iter().filter(|filter| is_own(&filter.name))
 }
 
 /// Returns the kind of other software's filters at an interface, given its queueing disciplines; `None` if there are

@@ -1,5 +1,5 @@
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::fchown;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -11,10 +11,11 @@ use seccompiler::{
     apply_filter,
 };
 use segue::encap::Mode as Inside;
-use segue_fastpath::{Peer, PeerPath, Route, foreign_programs, is_left_over, mark_of};
+use segue_fastpath::{MARK, Peer, PeerPath, Route, foreign_programs, is_left_over, mark_of};
 use segue_host::capability::Capability;
 use segue_host::netlink::sockets;
 
+use super::filters::tidy_by;
 use super::state::NEW_RULES;
 use super::*;
 
@@ -133,10 +134,13 @@ fn a_mark_counts_as_long_as_its_socket_is_open_and_only_that_of_root_or_the_same
         drop(socket);
         assert!(!is_marked(57));
         let socket = bind();
+        let named = |name: &str| UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap();
+        let _others = ["segue-program-58-00ff", "segue-program-5x", "segue-programs-59"].map(named);
+        assert_eq!(sockets::numbers(MARK).unwrap(), BTreeSet::from([57, 58]));
         if sys::euid() != 0 || fchown(&socket, Some(60_000), None).is_err() {
             return segue_lab::skip_this_test("only root has sockets of other users");
         }
-        assert!(!is_marked(57) && sockets::is_taken(&mark_of(57)).unwrap());
+        assert!(!is_marked(57) && sockets::numbers(MARK).unwrap().contains(&57));
     });
 }
 
@@ -416,7 +420,7 @@ fn filters_of_ended_processes_are_told_by_their_marks_where_programs_cannot_be_l
         let own = add();
         let before = numbers(outside, &mut netlink);
         assert_eq!(before.len(), 5);
-        if !sockets::is_taken(&mark_of(before[0])).unwrap() && !sockets::is_taken(&mark_of(before[4])).unwrap() {
+        if sockets::numbers(MARK).unwrap().is_empty() {
             return segue_lab::skip_this_test("this kernel does not list local sockets (unix_diag)");
         }
         // A process that another test starts has the sockets too, for a moment.
@@ -426,9 +430,33 @@ fn filters_of_ended_processes_are_told_by_their_marks_where_programs_cannot_be_l
             assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", numbers(outside, &mut netlink));
         }
         let after = numbers(outside, &mut netlink);
-        let is_marked = |number: &&u32| sockets::is_taken(&mark_of(**number)).unwrap();
-        assert_eq!(after.iter().filter(is_marked).count(), 2, "{before:?}, then {after:?}");
+        let marks = sockets::numbers(MARK).unwrap();
+        assert_eq!(after.iter().filter(|number| marks.contains(*number)).count(), 2, "{before:?}, then {after:?}");
         drop((other, own));
+    });
+}
+
+/// Tests that a handover lists the local sockets once for all interfaces: each tunnel has an interface, and marks.
+#[test]
+fn marks_are_listed_once_for_the_filters_of_all_interfaces() {
+    in_namespace(|| {
+        let (mut netlink, links) = links();
+        without_tcx();
+        let Some(_predecessor) = attached(&mut netlink, links) else { return };
+        let lists = |netlink: &mut Netlink| {
+            let mut lists = 0;
+            tidy_by(&links.into(), netlink, || {
+                lists += 1;
+                Ok(BTreeSet::new())
+            });
+            lists
+        };
+        assert_eq!(lists(&mut netlink), 0, "a single filter stays anyway");
+        let _successor = attached(&mut netlink, links);
+        assert_eq!(lists(&mut netlink), 1);
+        for interface in links {
+            assert_eq!(numbers(interface, &mut netlink).len(), 2, "without a list all of them stay");
+        }
     });
 }
 
