@@ -429,7 +429,7 @@ fn check_host(request: &Request, interfaces: &Interfaces<'_>, netlink: &mut Netl
         return Ok(());
     }
     // Those of a predecessor have names or marks as those of other instances.
-    let programs = interfaces.all().into_iter().find_map(|interface| obstacle::of_programs(interface, netlink));
+    let programs = obstacle::of_programs(&interfaces.all(), netlink);
     let found = programs.or_else(|| obstacle::at_start(interfaces, netlink));
     found.or_else(|| obstacle::of_host(request.is_v4(), netlink)).map_or(Ok(()), Err)
 }
@@ -460,7 +460,7 @@ pub fn host_obstacle(is_v4: bool) -> Option<String> {
 /// or why that cannot be told; needs CAP_NET_ADMIN, and CAP_BPF for programs.
 pub fn link_obstacle(link: &str, netlink: &mut Netlink) -> Option<String> {
     let interface = netlink.link_named(link).ok().flatten()?.index;
-    let program = obstacle::of_programs(interface, netlink);
+    let program = obstacle::of_programs(&[interface].into(), netlink);
     let outside = Interfaces { outside: [interface].into(), ..Interfaces::default() };
     program.or_else(|| obstacle::at_start(&outside, netlink))
 }

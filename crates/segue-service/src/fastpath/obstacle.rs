@@ -1,5 +1,6 @@
 //! Obstacles of the in-kernel path: rules and filters that its packets would bypass.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
@@ -68,11 +69,26 @@ fn of_filters(interface: u32, queueing: &[Queueing], netlink: &mut Netlink) -> O
     Some(format!("{name} has filters ({kind})"))
 }
 
-/// Returns another software's BPF program on an interface that packets on the in-kernel path might bypass, or why
-/// that cannot be told; needs CAP_BPF.
-pub(super) fn of_programs(interface: u32, netlink: &mut Netlink) -> Option<String> {
-    let is_marked = |number| sockets::has_abstract(&mark_of(number)).unwrap_or(false);
-    let program = match foreign_programs(interface, &is_marked) {
+/// Returns another software's BPF program on one of these interfaces that packets on the in-kernel path might bypass,
+/// or why that cannot be told; needs CAP_BPF.
+pub(super) fn of_programs(interfaces: &BTreeSet<u32>, netlink: &mut Netlink) -> Option<String> {
+    of_unmarked(interfaces, netlink, &|number| sockets::has_abstract(&mark_of(number)).unwrap_or(false))
+}
+
+/// Returns a program like [`of_programs`]. `is_marked`, which lists all local sockets, is asked once about each: the
+/// interfaces of all tunnels of an instance have the same one.
+pub(super) fn of_unmarked(
+    interfaces: &BTreeSet<u32>,
+    netlink: &mut Netlink,
+    is_marked: &dyn Fn(u32) -> bool,
+) -> Option<String> {
+    let answers = RefCell::new(BTreeMap::new());
+    let is_marked = |number: u32| *answers.borrow_mut().entry(number).or_insert_with(|| is_marked(number));
+    interfaces.iter().find_map(|interface| of_programs_at(*interface, netlink, &is_marked))
+}
+
+fn of_programs_at(interface: u32, netlink: &mut Netlink, is_marked: &dyn Fn(u32) -> bool) -> Option<String> {
+    let program = match foreign_programs(interface, is_marked) {
         Ok(programs) => programs.into_iter().next()?,
         Err(error) => return Some(failure(&Error::Refused("looking for programs at an interface", error))),
     };

@@ -261,7 +261,7 @@ fn an_instance_is_recognised_where_another_user_has_taken_the_names_of_its_marks
         let (mut netlink, links) = links();
         let [outside, _] = links;
         let Some(path) = attached(&mut netlink, links) else { return };
-        if obstacle::of_programs(outside, &mut netlink).is_some() {
+        if obstacle::of_programs(&[outside].into(), &mut netlink).is_some() {
             return segue_lab::skip_this_test("this kernel does not list local sockets (unix_diag)");
         }
         let numbers = foreign_programs(outside, &|_| false).unwrap();
@@ -277,7 +277,7 @@ fn an_instance_is_recognised_where_another_user_has_taken_the_names_of_its_marks
             return segue_lab::skip_this_test("only root has sockets of other users");
         }
         let _path = attached(&mut netlink, links);
-        assert_eq!(obstacle::of_programs(outside, &mut netlink), None);
+        assert_eq!(obstacle::of_programs(&[outside].into(), &mut netlink), None);
     });
 }
 
@@ -460,31 +460,56 @@ fn marks_are_listed_once_for_the_filters_of_all_interfaces() {
     });
 }
 
+/// Loads a path of many tunnels and attaches it; returns a connection and the indexes of the tunnels' interfaces too,
+/// without CAP_SYS_ADMIN as [`links`]. `None` where this machine cannot.
+fn many() -> Option<(Netlink, Path, Vec<u32>)> {
+    const COUNT: u8 = 32;
+    (0..COUNT).for_each(|at| ip(&format!("link add more{at} type veth peer name peer{at}")));
+    let (mut netlink, [outside, _]) = links();
+    if let Err(why) = probe(false) {
+        segue_lab::skip_this_test(&why);
+        return None;
+    }
+    let config = |at| Config { remote: [198, 18, 1, at].into(), ..ipip() };
+    let mut path = Path::load(&(0..COUNT).map(config).collect::<Vec<_>>(), &[]).unwrap();
+    let mut insides = Vec::new();
+    for at in 0..COUNT {
+        let inside = index_of(&format!("more{at}"), &mut netlink).unwrap();
+        path.attach(at.into(), inside, Route { link: outside, mtu: 1500 }, &mut Added(&mut netlink)).unwrap();
+        insides.push(inside);
+    }
+    Some((netlink, path, insides))
+}
+
 #[test]
 fn the_marks_of_an_instance_that_ends_go_after_its_programs() {
-    const COUNT: u8 = 32;
     in_namespace(|| {
-        (0..COUNT).for_each(|at| ip(&format!("link add more{at} type veth peer name peer{at}")));
-        let (mut netlink, [outside, _]) = links();
-        if let Err(why) = probe(false) {
-            return segue_lab::skip_this_test(&why);
-        }
-        let config = |at| Config { remote: [198, 18, 1, at].into(), ..ipip() };
-        let mut path = Path::load(&(0..COUNT).map(config).collect::<Vec<_>>(), &[]).unwrap();
-        for at in 0..COUNT {
-            let inside = index_of(&format!("more{at}"), &mut netlink).unwrap();
-            path.attach(at.into(), inside, Route { link: outside, mtu: 1500 }, &mut Added(&mut netlink)).unwrap();
-        }
-        let last = index_of(&format!("more{}", COUNT - 1), &mut netlink).unwrap();
-        if obstacle::of_programs(last, &mut netlink).is_some() {
+        let Some((mut netlink, path, insides)) = many() else { return };
+        let last: BTreeSet<u32> = insides.last().copied().into_iter().collect();
+        if obstacle::of_programs(&last, &mut netlink).is_some() {
             return segue_lab::skip_this_test("this kernel does not list local sockets (unix_diag)");
         }
         std::thread::scope(|scope| {
             let end = scope.spawn(|| drop(path));
             while !end.is_finished() {
-                assert_eq!(obstacle::of_programs(last, &mut netlink), None);
+                assert_eq!(obstacle::of_programs(&last, &mut netlink), None);
             }
         });
+    });
+}
+
+#[test]
+fn the_mark_of_a_program_at_many_interfaces_is_looked_for_once() {
+    in_namespace(|| {
+        let Some((mut netlink, _path, insides)) = many() else { return };
+        let asked = Cell::new(0);
+        let is_marked = |_| {
+            asked.set(asked.get() + 1);
+            true
+        };
+        assert_eq!(obstacle::of_unmarked(&insides.into_iter().collect(), &mut netlink, &is_marked), None);
+        // A kernel without links of programs (tcx) has filters there instead.
+        assert!(asked.get() < 2, "{}", asked.get());
     });
 }
 
