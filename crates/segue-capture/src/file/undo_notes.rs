@@ -225,7 +225,8 @@ pub struct Decoder {
 
 /// Number of bytes for each header in restored packets that neither their payload nor the note accounts for. Longer
 /// headers and options that many packets share are refused beyond this limit and [`MOST_GROWTH`]: a small file must not
-/// become a large one. It is less than 32 times as large, blocks and padding included.
+/// become a large one. Beside the headers it is less than 14 times as large, blocks and padding included; with them,
+/// less than 32 times.
 const FREE_HEAD: usize = 128;
 /// Number of such bytes for each byte of the merged packet and its note.
 const MOST_GROWTH: usize = 8;
