@@ -102,6 +102,7 @@ check: ## form: format, lints, docs, layers, style, commits, licences, duplicate
 	tools/fuzz-runs --self-test
 	tools/trust.d/03-floods --self-test >/dev/null
 	tools/trust.d/04-errors --self-test >/dev/null
+	tools/trust.d/05-linear --self-test >/dev/null
 	tools/trust.d/06-coverage --check
 	tools/trust.d/08-unsafe --self-test >/dev/null
 	tools/judges --self-test

@@ -15,6 +15,6 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     };
     let cost = reader.cost(count);
-    println!("{} {} {}", cost.len, cost.memory, cost.allocations);
+    println!("{} {} {} {}", cost.len, cost.memory, cost.allocations, cost.output);
     ExitCode::SUCCESS
 }

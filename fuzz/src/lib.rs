@@ -74,7 +74,7 @@ pub use netlink::netlink;
 pub use overlay::overlay;
 pub use peers::peers;
 pub use pipelines::route;
-pub use readers::{Cost, READERS, Reading};
+pub use readers::{Cost, Lengths, READERS, Reading};
 pub use registers::registers;
 pub use request::request;
 pub use ring::ring;

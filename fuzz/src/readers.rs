@@ -1,4 +1,4 @@
-//! Inputs of any size for each reader of outside data, and the memory and time of reading them.
+//! Inputs of any size for each reader of outside data, and the memory, time and output of reading them.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use segue::packet::Tunnels;
 use segue_capture::file::compression::{Compression, Compressor, Decompressor};
-use segue_capture::file::{Format, Reader, Writer};
+use segue_capture::file::undo_notes::{self, Member, NoteKind};
+use segue_capture::file::{Format, Order, Outgoing, PcapHeader, Reader, Writer, link, options};
 use segue_capture::merge::{self, MergeConfig, MergeRules};
 use segue_capture::split::{self, SegmentSize, SplitConfig};
 use segue_capture::survey::{self, SurveyConfig};
@@ -33,8 +34,17 @@ pub struct Reading {
     pub name: &'static str,
     /// Function that makes an input of about the given number of entries: packets, instances, peers.
     make: fn(usize) -> Vec<u8>,
-    /// Reads an input; returns its length without compression.
-    read: fn(&[u8]) -> usize,
+    /// Reads an input.
+    read: fn(&[u8]) -> Lengths,
+}
+
+/// The lengths of what a reader has read and written, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Lengths {
+    /// The input without compression.
+    pub input: usize,
+    /// The output beside the headers of the packets that the input asks for.
+    pub output: usize,
 }
 
 /// The cost of reading an input.
@@ -46,6 +56,8 @@ pub struct Cost {
     pub memory: usize,
     /// Number of memory allocations.
     pub allocations: usize,
+    /// Length in bytes of the output, beside the headers of the packets that the input asks for.
+    pub output: usize,
 }
 
 impl Reading {
@@ -56,16 +68,16 @@ impl Reading {
 
     /// Runs the reader on an input. Callgrind counts inside of this function alone (`tools/trust.d/05-linear`).
     #[inline(never)]
-    pub fn read(&self, input: &[u8]) -> usize {
+    pub fn read(&self, input: &[u8]) -> Lengths {
         (self.read)(input)
     }
 
     /// Reads an input of `count` entries, and returns the cost.
     pub fn cost(&self, count: usize) -> Cost {
         let input = self.input(count);
-        let mut len = 0;
-        let (memory, allocations) = counted(|| len = self.read(&input));
-        Cost { len, memory, allocations }
+        let mut lengths = silent(&[]);
+        let (memory, allocations) = counted(|| lengths = self.read(&input));
+        Cost { len: lengths.input, memory, allocations, output: lengths.output }
     }
 }
 
@@ -80,6 +92,7 @@ pub const READERS: &[Reading] = &[
     Reading { name: "merge", make: pcap, read: merged_again },
     Reading { name: "split", make: merged, read: cut },
     Reading { name: "undo", make: merged, read: undone },
+    Reading { name: "crafted notes", make: notes, read: undone_notes },
     Reading { name: "undo, compressed", make: |count| packed(&merged(count), Compression::Gzip), read: undone_packed },
     Reading { name: "many flows", make: flows, read: merged_again },
     Reading { name: "peers", make: peers, read: table },
@@ -110,6 +123,16 @@ pub const READERS: &[Reading] = &[
     Reading { name: "event of an instance", make: event, read: said },
     Reading { name: "network of a container", make: network, read: called },
 ];
+
+/// Number of bytes of the headers of each [`frame`]: Ethernet, IPv4, and TCP with timestamps.
+const HEAD: usize = 14 + 20 + 32;
+/// Number of bytes of the headers of each packet in [`notes`]: the most whose length takes one byte of a note.
+const NOTED: usize = 127;
+
+/// Returns the lengths of an input of which nothing is written.
+fn silent(data: &[u8]) -> Lengths {
+    Lengths { input: data.len(), output: 0 }
+}
 
 /// Returns the frame with the given number of a stream, every sixth of which closes its train.
 fn frame(number: usize, flow: u16) -> Vec<u8> {
@@ -177,6 +200,36 @@ fn merged(count: usize) -> Vec<u8> {
     writer.finish().expect("memory takes everything")
 }
 
+/// Returns a merged packet whose note asks for the most for each of its bytes: for seven of them a packet with headers
+/// and options that the note does not hold.
+fn notes(count: usize) -> Vec<u8> {
+    let frame = [0x45_u8; 1500];
+    let member = |number: usize| {
+        let end = if number + 1 < count { NOTED } else { frame.len() };
+        Member {
+            position: number as u64,
+            ticks: Some(0),
+            len: end as u32,
+            head: frame[..NOTED].to_vec(),
+            payload: NOTED..end,
+            trailer: Vec::new(),
+            options: None,
+            tail: None,
+        }
+    };
+    let members: Vec<Member> = (0..count).map(member).collect();
+    let mut list = Vec::new();
+    options::push(&mut list, Order::NATIVE, options::COMMENT, &[b'x'; 52]);
+    let note = undo_notes::encode(&frame[..NOTED], 0, &members);
+    undo_notes::push(&mut list, Order::NATIVE, NoteKind::Members, false, &note);
+    let mut writer = Writer::new(Vec::new(), Format::Pcapng);
+    let header = PcapHeader { order: Order::NATIVE, nanos: true, snaplen: 262_144, link: u32::from(link::RAW) };
+    writer.begin_pcap(&header, &header.bytes(), &[]).expect("memory takes everything");
+    let packet = Outgoing { interface: 0, ticks: Some(0), len: 1500, data: &[&frame], options: &list };
+    writer.packet(&packet).expect("memory takes everything");
+    writer.finish().expect("memory takes everything")
+}
+
 fn peers_of(count: usize, last: &str) -> Vec<u8> {
     let peer = |number: usize| {
         let [_, _, a, b] = (number as u32).to_be_bytes();
@@ -193,10 +246,10 @@ fn wrong_peers(count: usize) -> Vec<u8> {
     peers_of(count, &format!(r#"{{"prefix":"{}"}}"#, "x".repeat(60 * count)))
 }
 
-fn records(data: &[u8]) -> usize {
+fn records(data: &[u8]) -> Lengths {
     let mut reader = Reader::new(data).expect("a capture");
     while reader.next().expect("a whole capture").is_some() {}
-    data.len()
+    silent(data)
 }
 
 /// Returns the length of a compressed file without compression.
@@ -210,68 +263,80 @@ fn content_len(data: &[u8]) -> usize {
     len
 }
 
-fn unpacked(data: &[u8]) -> usize {
+fn unpacked(data: &[u8]) -> Lengths {
     let len = content_len(data);
     let file = Decompressor::new(data, 0).expect("a compressed file");
     let mut reader = Reader::new(file).expect("a capture");
     while reader.next().expect("a whole capture").is_some() {}
-    len
+    Lengths { input: len, output: 0 }
 }
 
-fn surveyed(data: &[u8]) -> usize {
+fn surveyed(data: &[u8]) -> Lengths {
     let mut reader = Reader::new(data).expect("a capture");
     survey::survey(&mut reader, &SurveyConfig::default()).expect("a capture");
-    data.len()
+    silent(data)
 }
 
-fn verified(data: &[u8]) -> usize {
+fn verified(data: &[u8]) -> Lengths {
     let mut reader = Reader::new(data).expect("a capture");
     let config = VerifyConfig { tunnels: Tunnels::NONE, mtu: Some(1500) };
     verify::verify(&mut reader, &config, |_| ()).expect("a capture");
-    data.len()
+    silent(data)
 }
 
 fn merging() -> MergeConfig {
     MergeConfig { rules: MergeRules::default(), tunnels: Tunnels::NONE, explain: false }
 }
 
-fn merged_again(data: &[u8]) -> usize {
+fn merged_again(data: &[u8]) -> Lengths {
     let mut reader = Reader::new(data).expect("a capture");
     let mut writer = Writer::new(Output::default(), Format::Pcapng);
     merge::merge(&mut reader, &mut writer, &merging()).expect("a capture");
-    writer.finish().expect("a sink");
-    data.len()
+    Lengths { input: data.len(), output: writer.finish().expect("a sink").len }
 }
 
-fn cut(data: &[u8]) -> usize {
+/// Returns the length of the output beside the headers, of `head` bytes each, of the `made` packets that the input asks
+/// for.
+fn beside_headers(writer: Writer<Output>, made: u64, head: usize) -> usize {
+    writer.finish().expect("a sink").len - made as usize * head
+}
+
+fn cut(data: &[u8]) -> Lengths {
     let mut reader = Reader::new(data).expect("a capture");
     let mut writer = Writer::new(Output::default(), Format::Pcap);
     let config = SplitConfig { tunnels: Tunnels::NONE, size: SegmentSize::Learned, fix_all: false };
-    split::split(&mut reader, &mut writer, &config).expect("a capture");
-    writer.finish().expect("a sink");
-    data.len()
+    let report = split::split(&mut reader, &mut writer, &config).expect("a capture");
+    let made = report.packets_out - report.packets_in;
+    Lengths { input: data.len(), output: beside_headers(writer, made, HEAD) }
 }
 
-fn undone(data: &[u8]) -> usize {
-    let mut reader = Reader::new(data).expect("a capture");
-    let mut writer = Writer::new(Output::default(), Format::Pcap);
-    undo::undo(&mut reader, &mut writer).expect("a merge");
-    writer.finish().expect("a sink");
-    data.len()
-}
-
-fn undone_packed(data: &[u8]) -> usize {
-    let file = Decompressor::new(data, 0).expect("a compressed file");
+/// Undoes a file of packets with headers of `head` bytes into one of the format. Returns the length of the output
+/// beside these headers.
+fn restored(file: impl Read, format: Format, head: usize) -> usize {
     let mut reader = Reader::new(file).expect("a capture");
-    let mut writer = Writer::new(Output::default(), Format::Pcap);
-    undo::undo(&mut reader, &mut writer).expect("a merge");
-    writer.finish().expect("a sink");
-    content_len(data)
+    let mut writer = Writer::new(Output::default(), format);
+    let report = undo::undo(&mut reader, &mut writer).expect("a merge");
+    assert_eq!(report.unreadable, 0, "each note is as it was written");
+    beside_headers(writer, report.packets_out - report.packets_in, head)
 }
 
-fn table(data: &[u8]) -> usize {
+fn undone(data: &[u8]) -> Lengths {
+    Lengths { input: data.len(), output: restored(data, Format::Pcap, HEAD) }
+}
+
+fn undone_notes(data: &[u8]) -> Lengths {
+    Lengths { input: data.len(), output: restored(data, Format::Pcapng, NOTED) }
+}
+
+fn undone_packed(data: &[u8]) -> Lengths {
+    let file = Decompressor::new(data, 0).expect("a compressed file");
+    let output = restored(file, Format::Pcap, HEAD);
+    Lengths { input: content_len(data), output }
+}
+
+fn table(data: &[u8]) -> Lengths {
     let _ = Table::read(data, "peers.json");
-    data.len()
+    silent(data)
 }
 
 /// Returns a configuration of keys that there are not.
@@ -280,9 +345,9 @@ fn configuration(count: usize) -> Vec<u8> {
     (0..count).map(line).collect::<String>().into_bytes()
 }
 
-fn configured(data: &[u8]) -> usize {
+fn configured(data: &[u8]) -> Lengths {
     assert!(segue_cli::parse_configuration("segue.toml", data.to_vec()).is_err());
-    data.len()
+    silent(data)
 }
 
 /// Returns a request that replaces a peer table.
@@ -290,9 +355,9 @@ fn change(count: usize) -> Vec<u8> {
     [&br#"{"peers":{"sync":"#[..], &peers(count), b"}}"].concat()
 }
 
-fn requested(data: &[u8]) -> usize {
+fn requested(data: &[u8]) -> Lengths {
     Request::parse(data).expect("a request");
-    data.len()
+    silent(data)
 }
 
 /// Returns the answer of an instance with many tunnels.
@@ -312,9 +377,9 @@ fn listed(count: usize) -> Vec<u8> {
     Response::Peers(Some(Box::new(Listed { peers, ..Listed::default() }))).line().into_bytes()
 }
 
-fn answered(data: &[u8]) -> usize {
+fn answered(data: &[u8]) -> Lengths {
     Response::parse(data).expect("an answer");
-    data.len()
+    silent(data)
 }
 
 /// Returns an answer in which a few bytes stand for a structure of many.
@@ -323,9 +388,9 @@ fn small_values(count: usize) -> Vec<u8> {
     format!(r#"{{"instance":{{"name":"","kind":"","pid":1,"uptime_s":1,"health":[{health}]}}}}"#).into_bytes()
 }
 
-fn refused(data: &[u8]) -> usize {
+fn refused(data: &[u8]) -> Lengths {
     assert!(Response::parse(data).is_err());
-    data.len()
+    silent(data)
 }
 
 fn base64(text: &str) -> String {
@@ -357,14 +422,14 @@ fn leases(count: usize) -> Vec<u8> {
     format!(r#"{{"header":{{"revision":"5"}},"kvs":[{}]}}"#, entries.join(",")).into_bytes()
 }
 
-fn held(data: &[u8]) -> usize {
+fn held(data: &[u8]) -> Lengths {
     assert_eq!(etcd::leases(data), String::from_utf8_lossy(data).matches(r#""key""#).count());
-    data.len()
+    silent(data)
 }
 
-fn listed_by_etcd(data: &[u8]) -> usize {
+fn listed_by_etcd(data: &[u8]) -> Lengths {
     etcd::read(data);
-    data.len()
+    silent(data)
 }
 
 fn reloaded(count: usize) -> Vec<u8> {
@@ -372,9 +437,9 @@ fn reloaded(count: usize) -> Vec<u8> {
     ServiceResponse::Reloaded(Box::new(Reloaded { unchanged, ..Reloaded::default() })).line().into_bytes()
 }
 
-fn answered_by_service(data: &[u8]) -> usize {
+fn answered_by_service(data: &[u8]) -> Lengths {
     ServiceResponse::parse(data).expect("an answer");
-    data.len()
+    silent(data)
 }
 
 fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
@@ -427,9 +492,9 @@ fn attributes(count: usize) -> Vec<u8> {
     message(16, &[vec![0; 16], attribute(3, b"sg0\0"), attribute(60, &[0; 4]).repeat(count)].concat())
 }
 
-fn datagram(data: &[u8]) -> usize {
+fn datagram(data: &[u8]) -> Lengths {
     netlink::read(data);
-    data.len()
+    silent(data)
 }
 
 /// Returns an object with many keys besides these.
@@ -443,9 +508,9 @@ fn event(count: usize) -> Vec<u8> {
     with_keys(r#""event":"set","name":"sg0""#, count)
 }
 
-fn said(data: &[u8]) -> usize {
+fn said(data: &[u8]) -> Lengths {
     assert!(Said::read(data).expect("an event").is_some());
-    data.len()
+    silent(data)
 }
 
 /// Returns the configuration of a network.
@@ -456,9 +521,9 @@ fn network(count: usize) -> Vec<u8> {
     )
 }
 
-fn called(data: &[u8]) -> usize {
+fn called(data: &[u8]) -> Lengths {
     cni::add(data).expect("a call");
-    data.len()
+    silent(data)
 }
 
 /// Returns requests of a client of USB/IP to cancel transfers that there are not.
@@ -474,14 +539,15 @@ fn unlinks(count: usize) -> Vec<u8> {
     bytes
 }
 
-fn exported(data: &[u8]) -> usize {
+fn exported(data: &[u8]) -> Lengths {
     let mut model = Model::new(model::Config::default());
     let mut exported = Exported { bus_id: "1-1".into(), is_taken: false };
     let mut session = Session::default();
     session.feed(data, &mut model, &mut exported);
-    assert!(session.output().len() >= data.len(), "each request has an answer");
+    let output = session.output().len();
+    assert!(output >= data.len(), "each request has an answer");
     session.close(&mut model, &mut exported);
-    data.len()
+    Lengths { input: data.len(), output }
 }
 
 /// Returns records of a handover: sequence numbers of interfaces.
@@ -494,12 +560,12 @@ fn handover(count: usize) -> Vec<u8> {
     (0..count).flat_map(record).collect()
 }
 
-fn handed_over(data: &[u8]) -> usize {
+fn handed_over(data: &[u8]) -> Lengths {
     let (line, far) = Line::pair().expect("a socket pair");
     let far = UnixStream::from(far);
     for record in data.chunks(24) {
         sys::send(&far, record, None).expect("an empty line has room");
         line.receive(Duration::ZERO).expect("a record");
     }
-    data.len()
+    silent(data)
 }

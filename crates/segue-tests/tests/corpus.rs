@@ -110,15 +110,16 @@ fn every_target_holds_on_damaged_inputs() {
     }
 }
 
-/// Tests that memory and the number of allocations grow at most in proportion to the input, with inputs of doubling
-/// size. `tools/trust.d/05-linear` counts instructions.
+/// Tests that memory, the output beside the headers that are asked for, and the number of allocations grow at most in
+/// proportion to the input, with inputs of doubling size. `tools/trust.d/05-linear` counts instructions.
 #[test]
-fn memory_and_allocations_of_each_reader_grow_no_more_than_its_input() {
+fn memory_allocations_and_output_of_each_reader_grow_no_more_than_its_input() {
     for reader in READERS {
         let [small, middle, large] = [200, 400, 800].map(|count| reader.cost(count));
         println!("{}: {small:?} {middle:?} {large:?}", reader.name);
-        let more = large.memory.saturating_sub(small.memory);
-        assert!(more <= 20 * (large.len - small.len), "{}: {small:?} {large:?}", reader.name);
+        let most = 20 * (large.len - small.len);
+        assert!(large.memory.saturating_sub(small.memory) <= most, "{}: {small:?} {large:?}", reader.name);
+        assert!(large.output.saturating_sub(small.output) <= most, "{}: {small:?} {large:?}", reader.name);
         let [first, second] =
             [(small, middle), (middle, large)].map(|(a, b)| b.allocations.saturating_sub(a.allocations));
         assert!(second <= 2 * first + first / 2 + 20, "{}: {first}, then {second} allocations", reader.name);
