@@ -100,6 +100,7 @@ check: ## form: format, lints, docs, layers, style, commits, licences, duplicate
 	tools/unsafe
 	tools/mutants --self-test
 	tools/fuzz-runs --self-test
+	tools/figures --self-test
 	tools/trust.d/03-floods --self-test >/dev/null
 	tools/trust.d/04-errors --self-test >/dev/null
 	tools/trust.d/05-linear --self-test >/dev/null
