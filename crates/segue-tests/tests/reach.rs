@@ -184,6 +184,11 @@ fn listed(instance: &Instance, pid: u32, of: &str, who: &str) -> Option<Reach> {
     // The numbers of another ABI are names of the same calls.
     let read = held.call(X32 | libc::SYS_read, [u64::MAX; 6]).unwrap();
     assert_eq!(read, -i64::from(libc::EPERM), "the {who} of {of} in x32");
+    // The kernel takes no change of an interface by what is there to ask for its state.
+    let answers = held.changes().unwrap();
+    let is_refused = |answer: &i64| *answer == -i64::from(libc::EPERM);
+    assert!(answers.iter().all(is_refused), "the {who} of {of} changes interfaces: {answers:?}");
+    assert_eq!(answers.is_empty(), !reach.open.contains_key("netlink socket"), "the {who} of {of}");
     assert_known(instance, &reach, of, who);
     Some(reach)
 }

@@ -1,6 +1,7 @@
 //! Probe of a running process's sandbox: the process is made to try each system call. On x86-64 alone: the registers
 //! differ elsewhere.
 
+mod netlink;
 mod reach;
 mod sys;
 

@@ -98,6 +98,12 @@ impl Held {
         Ok(place)
     }
 
+    /// Reads a number of four bytes from the memory of the process.
+    pub fn read(&self, place: u64) -> io::Result<u32> {
+        // Of a word the lower half comes first.
+        Ok(request(libc::PTRACE_PEEKDATA, self.pid, place, 0)? as u32)
+    }
+
     /// Performs a system call in the process, and returns its result: a number, or a negative error number.
     pub fn call(&self, number: i64, arguments: [u64; 6]) -> io::Result<i64> {
         let [rdi, rsi, rdx, r10, r8, r9] = arguments;
