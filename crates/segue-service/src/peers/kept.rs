@@ -20,6 +20,8 @@ const COUNT: usize = 1 + TABLE_LEN / EACH;
 /// Number of times that a table is read again which another process replaces meanwhile, as one that gets single changes
 /// without a pause does.
 const TRIES: usize = 100;
+/// Number of looks in turn that find no table before there is none: each of them may fall into a write.
+const EMPTY: usize = 10;
 /// Pause before the next one where there is no whole table: writing the longest one takes milliseconds.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -76,17 +78,7 @@ impl Kept {
 
     /// Returns the kept table; `None` where there is none, or another process replaces it all the time.
     pub(super) fn read(&self) -> Option<Table> {
-        // Another table may be written meanwhile, of the same length too. Its text is another one, since its generation
-        // is: what is there twice in turn is whole.
-        let mut text = self.text()?;
-        for _ in 0..TRIES {
-            match self.text() {
-                Some(again) if again == text => return json::read(&text).ok(),
-                Some(again) => text = again,
-                None => thread::sleep(PAUSE),
-            }
-        }
-        None
+        whole(|| self.text())
     }
 
     /// Returns the text that is kept, or a mixture of two where another one is written meanwhile.
@@ -98,5 +90,39 @@ impl Kept {
         text.truncate(len);
         fence(Ordering::Acquire);
         Some(text)
+    }
+}
+
+/// Returns the table whose text `look` finds twice in turn. Another one may be written meanwhile, of the same length
+/// too: its text is another one, since its generation is, and what is there twice is whole.
+fn whole(mut look: impl FnMut() -> Option<Vec<u8>>) -> Option<Table> {
+    let mut text: Option<Vec<u8>> = None;
+    for tried in 1..=TRIES {
+        match look() {
+            Some(again) if text.as_ref() == Some(&again) => return json::read(&again).ok(),
+            Some(again) => text = Some(again),
+            None if text.is_none() && tried >= EMPTY => return None,
+            None => thread::sleep(PAUSE),
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_found_though_the_first_looks_fall_into_a_write() {
+        let text = br#"{"generation":9,"peers":[]}"#.to_vec();
+        let generation = |looks: &[Option<Vec<u8>>]| {
+            let mut looks = looks.iter().cloned();
+            whole(|| looks.next().flatten()).and_then(|table| table.generation)
+        };
+        for writes in 0..EMPTY {
+            let looks = [vec![None; writes], vec![Some(text.clone()), None, Some(text.clone())]].concat();
+            assert_eq!(generation(&looks), Some(9), "{writes}");
+        }
+        assert_eq!(generation(&[]), None);
     }
 }

@@ -50,6 +50,7 @@ pub(super) fn open(
     }
     checksum_drops.iter_mut().filter(|_| is_new).for_each(ChecksumDrops::restart);
     let tun = open_tun(plan, succession.inherited.interface(&plan.dev))?;
+    let has_predecessor = succession.inherited.peers.is_some();
     let kept = match succession.inherited.peers.take() {
         Some(fd) => Kept::of(fd).ok(),
         None if succession.has_successors => Kept::new().ok(),
@@ -66,7 +67,7 @@ pub(super) fn open(
     });
     let of_path = of_path.collect();
     let (keeper, first) = Keeper::new(rules, sender, flows, kept)?;
-    if !keeper.follow() {
+    if !(has_predecessor && keeper.follow()) {
         load(&keeper, table, out)?;
     }
     let keeper = Arc::new(keeper);
