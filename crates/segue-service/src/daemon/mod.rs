@@ -170,7 +170,9 @@ pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc
         Error::system("cannot follow the routes of the tunnels", &error, "segue doctor").why("no rtnetlink socket")
     })?;
     let (ioctls, maps) = (daemon.ioctls(), follower.is_some());
-    let allowed = sandbox::Allowed { ioctls, maps, ..sandbox::Allowed::default() };
+    // Such a wait is interrupted by the end of its connection.
+    let shuts = hurry.is_some();
+    let allowed = sandbox::Allowed { ioctls, maps, shuts, ..sandbox::Allowed::default() };
     let helpers: Arc<[Helper]> = helpers.into();
     let (name, limits, is_managed) = (daemon.name(), daemon.limits(), watched.is_some());
     let life = SandboxConfig { name, vitals: &vitals, limits, allowed, helpers: &helpers, is_managed, is_weak };

@@ -56,9 +56,6 @@ const PACKETS: &[libc::c_long] = &[
     libc::SYS_epoll_ctl,
     libc::SYS_epoll_pwait,
 ];
-/// System calls of an adapter's driver. A tunnel on the in-kernel path has the maps of its programs instead.
-const ADAPTER: &[libc::c_long] = &[libc::SYS_shutdown, libc::SYS_timerfd_settime];
-
 /// Additional system calls of a process that moves packets while it starts, [`PACKETS`] included.
 const STARTING: &[libc::c_long] = &[
     libc::SYS_fstat,
@@ -71,6 +68,7 @@ const STARTING: &[libc::c_long] = &[
     libc::SYS_eventfd2,
     libc::SYS_pipe2,
     libc::SYS_timerfd_create,
+    libc::SYS_timerfd_settime,
     libc::SYS_nanosleep,
     libc::SYS_clock_getres,
     libc::SYS_gettimeofday,
@@ -179,6 +177,8 @@ pub struct Allowed<'a> {
     pub ioctls: &'a [u64],
     /// Whether it may look up, update and delete entries of BPF maps.
     pub maps: bool,
+    /// Whether a process that moves packets may shut sockets down. One stays so, for a successor as well.
+    pub shuts: bool,
     /// Whether a process that opens devices for another one opens and lists files.
     pub files: bool,
     /// Whether a process that opens devices for another one accepts connections on an open socket, and reads the types
@@ -205,7 +205,7 @@ impl Purpose {
     /// Returns the system calls that are allowed with any arguments.
     fn calls(self) -> impl Iterator<Item = libc::c_long> {
         let lists: &[&[libc::c_long]] = match self {
-            Purpose::Starting => &[EVERYWHERE, PACKETS, STARTING, STARTING_HERE, ADAPTER],
+            Purpose::Starting => &[EVERYWHERE, PACKETS, STARTING, STARTING_HERE],
             Purpose::Packets => &[EVERYWHERE, PACKETS],
             Purpose::Opening => &[EVERYWHERE, OPENING, OPENING_HERE],
             Purpose::Waiting => &[EVERYWHERE, WAITING, WAITING_HERE],
@@ -240,8 +240,12 @@ fn rules(purpose: Purpose, more: &Allowed<'_>) -> Result<BTreeMap<i64, Vec<Secco
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = purpose.calls().map(|call| (call, Vec::new())).collect();
     let ioctls = IOCTLS.iter().chain(more.ioctls);
     rules.insert(libc::SYS_ioctl, one_of(1, ioctls.copied())?);
+    // A tunnel on the in-kernel path has the maps of its programs instead.
     if purpose == Purpose::Packets && !more.maps {
-        rules.extend(ADAPTER.iter().map(|&call| (call, Vec::new())));
+        rules.insert(libc::SYS_timerfd_settime, Vec::new());
+    }
+    if matches!(purpose, Purpose::Starting | Purpose::Packets) && more.shuts {
+        rules.insert(libc::SYS_shutdown, Vec::new());
     }
     if purpose == Purpose::Opening && more.files {
         // Landlock limits the files.
@@ -334,10 +338,20 @@ mod tests {
     }
 
     #[test]
+    fn only_a_process_that_has_connections_may_shut_sockets_down() {
+        for purpose in [Purpose::Starting, Purpose::Packets] {
+            for (maps, shuts) in [(false, false), (true, false), (false, true)] {
+                let rules = rules(purpose, &Allowed { maps, shuts, ..Allowed::default() }).unwrap();
+                assert_eq!(rules.contains_key(&libc::SYS_shutdown), shuts, "{purpose:?} {maps}");
+            }
+        }
+    }
+
+    #[test]
     fn a_process_that_moves_packets_has_at_most_forty_calls() {
         for maps in [false, true] {
             let ioctls = &segue_lan78xx::usb::usbfs::IOCTLS;
-            let most = Allowed { ioctls, maps, files: true, accepts: true, families: &[] };
+            let most = Allowed { ioctls, maps, shuts: true, files: true, accepts: true, families: &[] };
             let rules = rules(Purpose::Packets, &most).unwrap();
             assert!(rules.len() <= 40, "{}", rules.len());
             // Whatever it may still do with limits, it could do while it started.
@@ -353,6 +367,7 @@ mod tests {
         let most = Allowed {
             ioctls: &segue_lan78xx::usb::usbfs::IOCTLS,
             maps: true,
+            shuts: true,
             files: true,
             accepts: true,
             families: &[libc::AF_INET],

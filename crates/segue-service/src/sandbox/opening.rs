@@ -76,7 +76,7 @@ pub fn confine(reach: &AccessRights<'_>, is_weak: bool) -> Result<(), String> {
     }
     let &AccessRights { ioctls, accepts, families, .. } = reach;
     let files = !(reach.read.is_empty() && reach.devices.is_empty());
-    match filter::apply(Purpose::Opening, &Allowed { ioctls, files, accepts, families, maps: false }) {
+    match filter::apply(Purpose::Opening, &Allowed { ioctls, files, accepts, families, ..Allowed::default() }) {
         Err(why) if !is_weak => Err(why),
         _ => Ok(()),
     }
