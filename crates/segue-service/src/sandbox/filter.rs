@@ -264,6 +264,10 @@ fn rules(purpose: Purpose, more: &Allowed<'_>) -> Result<BTreeMap<i64, Vec<Secco
     if purpose == Purpose::Opening && !more.families.is_empty() {
         rules.extend([(libc::SYS_socket, sockets(more.families, false)?), (libc::SYS_connect, Vec::new())]);
     }
+    if purpose == Purpose::Opening && more.families.contains(&libc::AF_UNIX) {
+        // The name at which a front end listens.
+        rules.insert(libc::SYS_getpeername, Vec::new());
+    }
     if more.maps {
         let commands = segue_fastpath::MAP_COMMANDS.iter();
         rules.insert(libc::SYS_bpf, one_of(0, commands.map(|command| command.unsigned_abs().into()))?);

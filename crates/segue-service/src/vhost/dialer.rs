@@ -3,6 +3,7 @@
 //! and can make no socket that connects.
 
 use std::io::{self, Read, Write};
+use std::mem;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -59,8 +60,9 @@ impl Dialer<'_> {
 }
 
 /// Connects to the front end at `path` at each request of the keeper, until that has ended. The answer has the
-/// connection, or none where no front end takes it now.
+/// connection, or none where no front end takes it now, or `path` leads to another one's socket.
 pub(super) fn serve(keeper: &Partner<'_>, path: &Path) -> io::Result<()> {
+    let mut is_told = false;
     loop {
         keeper.rounds.count();
         let asked = keeper.repeated(|| {
@@ -72,7 +74,16 @@ pub(super) fn serve(keeper: &Partner<'_>, path: &Path) -> io::Result<()> {
             return Ok(());
         }
         // Without a wait for room in its queue.
-        let front = connect_path(path).ok();
+        let front = match connect_path(path) {
+            Ok(front) if listens_at(&front, path) => Some(front),
+            Ok(_) => {
+                if !mem::replace(&mut is_told, true) {
+                    to_stderr(&format!("note: {} leads to a socket of another name, and is left\n", path.display()));
+                }
+                None
+            }
+            Err(_) => None,
+        };
         let fd = front.as_ref().map(AsFd::as_fd);
         if keeper.repeated(|| sys::send(keeper.socket, &[1], fd))?.is_none() {
             return Ok(());
@@ -80,9 +91,16 @@ pub(super) fn serve(keeper: &Partner<'_>, path: &Path) -> io::Result<()> {
     }
 }
 
+/// Returns whether the socket at the other end was made with the file name of `path`: the front end may put a link to
+/// any socket of this user's in the place of its own. The folder may be called otherwise in a container.
+fn listens_at(front: &UnixStream, path: &Path) -> bool {
+    front.peer_addr().is_ok_and(|name| name.as_pathname().and_then(Path::file_name) == path.file_name())
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::fd::OwnedFd;
+    use std::os::unix::fs::symlink;
     use std::os::unix::net::UnixListener;
     use std::time::Duration;
     use std::{fs, thread};
@@ -91,32 +109,56 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn each_request_is_answered_by_a_connection_or_by_none() {
+    /// Serves the requests that `makes` makes, and returns the number of rounds.
+    fn served(path: &Path, makes: impl FnOnce(&dyn Fn() -> Option<OwnedFd>)) -> u64 {
         const PATIENCE: Duration = Duration::from_secs(60);
-        let path = std::env::temp_dir().join(format!("segue-dialer-{}", std::process::id()));
         let (near, far) = sys::pair().unwrap();
         let rounds = Rounds::new().unwrap();
         let serving = thread::spawn({
-            let (path, rounds) = (path.clone(), rounds.clone());
+            let (path, rounds) = (path.to_owned(), rounds.clone());
             move || serve(&Partner { socket: &far, rounds: &rounds }, &path)
         });
-        let request = || -> Option<OwnedFd> {
+        makes(&|| {
             sys::send(&near, &[1], None).unwrap();
             assert_eq!(poll(&[(near.as_fd(), Want::Read)], PATIENCE).unwrap(), [true], "no answer");
             sys::receive(&near, &mut [0]).unwrap().1
-        };
-        assert!(request().is_none(), "nothing listens");
-        let listener = UnixListener::bind(&path).unwrap();
-        let front = request().expect("a connection");
-        let (mut accepted, _) = listener.accept().unwrap();
-        accepted.write_all(b"x").unwrap();
-        let mut byte = [0];
-        UnixStream::from(front).read_exact(&mut byte).unwrap();
-        assert_eq!(&byte, b"x");
-        assert!(rounds.number() >= 2, "one for each request");
+        });
         drop(near);
         serving.join().unwrap().unwrap();
+        rounds.number()
+    }
+
+    #[test]
+    fn each_request_is_answered_by_a_connection_or_by_none() {
+        let path = std::env::temp_dir().join(format!("segue-dialer-{}", std::process::id()));
+        let rounds = served(&path, |request| {
+            assert!(request().is_none(), "nothing listens");
+            let listener = UnixListener::bind(&path).unwrap();
+            let front = request().expect("a connection");
+            let (mut accepted, _) = listener.accept().unwrap();
+            accepted.write_all(b"x").unwrap();
+            let mut byte = [0];
+            UnixStream::from(front).read_exact(&mut byte).unwrap();
+            assert_eq!(&byte, b"x");
+        });
+        assert!(rounds >= 2, "one for each request");
         fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_link_to_a_socket_of_another_name_is_no_front_end() {
+        let folder = std::env::temp_dir().join(format!("segue-dialer-links-{}", std::process::id()));
+        fs::create_dir_all(folder.join("inside")).unwrap();
+        let path = folder.join("front.sock");
+        served(&path, |request| {
+            let _other = UnixListener::bind(folder.join("private")).unwrap();
+            symlink("private", &path).unwrap();
+            assert!(request().is_none(), "the socket of another process of this user");
+            fs::remove_file(&path).unwrap();
+            let _front = UnixListener::bind(folder.join("inside/front.sock")).unwrap();
+            symlink("inside/front.sock", &path).unwrap();
+            assert!(request().is_some(), "the folder has another name");
+        });
+        fs::remove_dir_all(&folder).unwrap();
     }
 }
