@@ -5,7 +5,8 @@
 mod numbered;
 
 use std::fs::{self, File};
-use std::net::{SocketAddr, TcpListener};
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -103,7 +104,7 @@ impl Scene {
     fn line(&self, test: &str, name: &str) -> Option<Line> {
         match Line::take(self.near.id(), self.pid(name)) {
             Ok(line) => Some(line),
-            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                 skip(test, &format!("pidfd_getfd: {error}"));
                 None
             }
@@ -313,6 +314,58 @@ fn a_worker_that_lies_in_a_reload_harms_its_own_instance_only_and_is_named() {
     assert!(scene.reaches());
     scene.leaks_nothing("the truth", open);
     drop((line, other, others));
+    scene.finish();
+}
+
+/// A deed of a worker upon its ports, with its name.
+type Deed = (&'static str, fn(&Scene, &[Message]));
+
+#[test]
+fn a_worker_that_changes_its_ports_after_it_has_handed_them_over_leaves_no_dead_tunnel() {
+    let Some(mut scene) = Scene::start(test_name!()) else { return };
+    let connect = |_: &Scene, honest: &[Message]| {
+        let to = SocketAddr::new(Peer::B.address(0, Family::V4), 9);
+        for message in honest.iter().filter(|message| message.is(b'r')) {
+            let socket = UdpSocket::from(message.fds[0].try_clone().expect("a descriptor"));
+            socket.connect(to).expect("a route");
+        }
+    };
+    let darken = |scene: &Scene, _: &[Message]| {
+        scene.ground.a.run("ip", &["link", "set", "sg1", "carrier", "off"]).expect("an interface");
+    };
+    let deeds: [Deed; 2] = [("a connected socket", connect), ("no carrier", darken)];
+    for ((what, deed), ttl) in deeds.into_iter().zip(9..) {
+        let Some(line) = scene.line(test_name!(), "sg1") else { return };
+        let honest = line.ports().expect("ports");
+        line.silence().expect("the worker reads");
+        let (open, before) = (scene.open(), scene.pid("sg3"));
+        // It does not end before the deed.
+        let held = match sys::Held::new(scene.pid("sg1")) {
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                return skip(test_name!(), "ptrace is not allowed here");
+            }
+            held => held.expect("a process"),
+        };
+        let seen = scene.request(ttl);
+        line.request().expect("a request");
+        say(&line, &honest);
+        let is_ready = |event: &Value| event["event"] == "successor";
+        until("no successor", || scene.events().split_off(seen).iter().any(is_ready).then_some(()));
+        deed(&scene, &honest);
+        // What is made anew needs the end of the ports.
+        drop(honest);
+        drop(held);
+        let events = scene.outcome(seen);
+        let done = events.last().expect("an end");
+        assert_eq!((&done["event"], &done["restarted"]), (&"reloaded".into(), &["sg1"].into()), "{what}: {events:?}");
+        let mut errors = events.iter().filter_map(|event| event["error"]["message"].as_str());
+        assert!(errors.any(|text| text.contains("sg1: the process before has changed")), "{what}: {events:?}");
+        assert_eq!(scene.pid("sg3"), before, "{what}");
+        assert!(scene.reaches(), "{what}");
+        scene.pass();
+        drop(line);
+        scene.leaks_nothing(what, open);
+    }
     scene.finish();
 }
 

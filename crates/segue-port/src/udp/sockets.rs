@@ -36,6 +36,31 @@ pub struct Sockets {
     pub send: Vec<OwnedFd>,
 }
 
+impl Sockets {
+    /// Returns whether the sockets are connected as those of a port are: none that receives, and each other one to the
+    /// only peer. Where there are several (`None`), every message names its own. Another process that has the sockets
+    /// as well can connect them otherwise until its end.
+    pub fn are_connected_to(&self, peer: Option<SocketAddr>) -> bool {
+        let mut receiving = Vec::with_capacity(self.receive.len());
+        for fd in &self.receive {
+            let Ok(name) = name_of(fd) else { continue };
+            if is_connected(fd, name.is_ipv4()).unwrap_or_default() {
+                return false;
+            }
+            receiving.push(name);
+        }
+        let Some(peer) = peer else { return true };
+        let peer_of = |fd: &OwnedFd| UdpSocket::from(fd.try_clone().ok()?).peer_addr().ok();
+        let is_right = |fd: &OwnedFd| match name_of(fd) {
+            Ok(name) if !receiving.contains(&name) => {
+                peer_of(fd).is_some_and(|to| (to.ip(), to.port()) == (peer.ip(), peer.port()))
+            }
+            _ => true,
+        };
+        self.send.iter().all(is_right)
+    }
+}
+
 /// Returns the configuration's peer and the other peers; an error unless all have the family of the local address.
 pub(super) fn all_peers(config: &UdpConfig, others: &[SocketAddr]) -> Result<Vec<SocketAddr>, OpenError> {
     let peers: Vec<SocketAddr> = [&[config.peer], others].concat();

@@ -11,6 +11,7 @@ use segue_control::error::{Error, Kind, together};
 use segue_control::event::{LogEntry, LogEvent};
 use segue_control::protocol::{AbsentInstance, ChangedTunnels, Reloaded, ServiceResponse, UnansweredName};
 use segue_host::names::{CachedAddress, Lookups, Names};
+use segue_port::udp::Sockets;
 use serde_json::json;
 
 use super::child::{Instance, START, STOP_EACH, State, late};
@@ -462,9 +463,50 @@ impl Service {
         outcome
     }
 
+    /// Ends the instance `at`, and starts `spec` in its place, which needs no ports of it.
+    fn start_anew(&mut self, at: usize, spec: &InstanceSpec) -> Result<(), Error> {
+        let mut gone = Instance::new(self.instances[at].spec.clone());
+        (gone.again, gone.is_awaited) = (Some(Instant::now()), false);
+        end(std::mem::replace(&mut self.instances[at], gone), &*self.out, &mut self.notify);
+        self.start_instead(at, spec)
+    }
+
+    /// Requests the end of the instance `at`, and waits until it has sent its last packets. Returns the next sequence
+    /// numbers of its interfaces.
+    fn send_last(&mut self, at: usize) -> Vec<(String, u32)> {
+        self.instances[at].is_quiet = true;
+        self.instances[at].signal(libc::SIGTERM);
+        let until = Instant::now() + self.instances[at].patience();
+        let moves = |old: &Instance| matches!(old.state(), Some(State::Starts | State::IsReady | State::IsUp));
+        while moves(&self.instances[at]) && Instant::now() < until {
+            self.wait(until.saturating_duration_since(Instant::now()));
+        }
+        let old = &self.instances[at];
+        match old.state() {
+            Some(State::IsDown(sequences)) => sequences.clone(),
+            None => Vec::new(),
+            Some(_) => {
+                old.signal(libc::SIGKILL);
+                Vec::new()
+            }
+        }
+    }
+
+    /// Returns what a predecessor has changed of that which it had handed over, and had as well until its end.
+    fn changed(&mut self, spec: &InstanceSpec, shared: &[String], handed: &Sockets) -> Option<&'static str> {
+        if !handed.are_connected_to(spec.only_peer()) {
+            return Some("a socket");
+        }
+        let is_dark = |dev: &String| {
+            let link = self.netlink.link_named(dev).ok().flatten();
+            link.is_some_and(|link| link.up && !link.has_carrier)
+        };
+        shared.iter().any(is_dark).then_some("an interface")
+    }
+
     /// Replaces the instance `name` by a process for `spec`. The old one continues until the new one is ready, and
-    /// keeps running where that fails. Where the old one ends by itself meanwhile, or the new one cannot be told
-    /// to begin, another one starts without ports, and the result is `false`.
+    /// keeps running where that fails. Where the old one ends by itself meanwhile, or the new one cannot be told to
+    /// begin or has ports that the old one has changed, another one starts without ports, and the result is `false`.
     pub(super) fn succeed(&mut self, name: &str, spec: &InstanceSpec, shared: &[String]) -> Result<bool, Error> {
         let Some(at) = self.instances.iter().position(|instance| instance.spec.name == name) else {
             return Err(Error::new(Kind::NotFound, format!("{name} does not run"), "segue stat"));
@@ -480,6 +522,7 @@ impl Service {
         ports.interfaces.retain(|(name, _)| shared.contains(name));
         let mut successor = Instance::new(spec.clone());
         let started = successor.start_as_successor(&ports, &assignments, &self.options);
+        let handed = std::mem::take(&mut ports.sockets);
         drop(ports);
         if let Err(error) = started {
             self.instances[at].is_replaced = false;
@@ -488,36 +531,20 @@ impl Service {
         let last = self.instances.len();
         self.instances.push(successor);
         if let Err(error) = self.reach(last, &State::IsReady).and_then(|()| take_name(&spec.name)) {
+            drop(handed);
             self.instances.drain(last..).for_each(|successor| end(successor, &*self.out, &mut self.notify));
             forget_next(&spec.name);
             // The instance that was taken over may have been about to end.
             return if self.ends_instead(at) { self.start_instead(at, spec).map(|()| false) } else { Err(error) };
         }
         // Both processes exist; the old one sends its last packets, and then the new one begins.
-        self.instances[at].is_quiet = true;
-        self.instances[at].signal(libc::SIGTERM);
-        let until = Instant::now() + self.instances[at].patience();
-        let moves = |old: &Instance| matches!(old.state(), Some(State::Starts | State::IsReady | State::IsUp));
-        while moves(&self.instances[at]) && Instant::now() < until {
-            self.wait(until.saturating_duration_since(Instant::now()));
-        }
-        let old = &self.instances[at];
-        let sequences = match old.state() {
-            Some(State::IsDown(sequences)) => sequences.clone(),
-            None => Vec::new(),
-            Some(_) => {
-                old.signal(libc::SIGKILL);
-                Vec::new()
-            }
-        };
+        let sequences = self.send_last(at);
         if self.instances[last].go(&sequences).is_err() {
             // The old one is down, and the new one would wait for ever: another one needs no ports.
             self.instances.drain(last..).for_each(|successor| end(successor, &*self.out, &mut self.notify));
             forget_next(&spec.name);
-            let mut gone = Instance::new(self.instances[at].spec.clone());
-            (gone.again, gone.is_awaited) = (Some(Instant::now()), false);
-            end(std::mem::replace(&mut self.instances[at], gone), &*self.out, &mut self.notify);
-            return self.start_instead(at, spec).map(|()| false);
+            drop(handed);
+            return self.start_anew(at, spec).map(|()| false);
         }
         let outcome = self.reach(last, &State::IsUp);
         let successor = self.instances.pop();
@@ -525,7 +552,13 @@ impl Service {
             (successor.is_quiet, successor.is_awaited) = (false, false);
             end(std::mem::replace(&mut self.instances[at], successor), &*self.out, &mut self.notify);
         }
-        outcome.map(|()| true)
+        outcome?;
+        let Some(what) = self.changed(spec, shared, &handed) else { return Ok(true) };
+        drop(handed);
+        let text = format!("{}: the process before has changed {what} that it had handed over", spec.name);
+        let error = Error::new(Kind::System, text, "segue doctor").why("the tunnels are started anew without it");
+        self.complain(&error.names_instance());
+        self.start_anew(at, spec).map(|()| false)
     }
 
     /// Waits until the instance `at` has reached a state.

@@ -187,6 +187,13 @@ impl InstanceSpec {
         }
     }
 
+    /// Returns the address to which the sockets that send are connected; `None` where every message names its own.
+    pub(super) fn only_peer(&self) -> Option<SocketAddr> {
+        let [plan] = self.plans() else { return None };
+        let is_only = plan.has_udp() && plan.table.is_none() && plan.overlay.others(plan.remote).is_empty();
+        is_only.then(|| SocketAddr::new(plan.remote, plan.dport))
+    }
+
     /// Returns the number of tunnels, or 1 for a gateway.
     pub fn members(&self) -> usize {
         1 + self.tokens.iter().filter(|token| token.text == ALSO).count()

@@ -97,6 +97,31 @@ fn a_socket_that_receives_from_one_peer_only_is_not_taken_over() {
     }
 }
 
+#[test]
+fn sockets_that_another_process_has_connected_otherwise_are_told_from_those_of_a_port() {
+    if testing::namespace().is_none() {
+        return;
+    }
+    testing::wait_for_local(Ipv6Addr::LOCALHOST);
+    for ip in [V4, V6] {
+        let [peer, other, none] = [9, 10, 0].map(|number| SocketAddr::new(ip, number));
+        let sockets = || receiver(ip, |_| {}).sockets().unwrap();
+        assert!(sockets().are_connected_to(Some(peer)) && sockets().are_connected_to(None));
+        for to in [other, none] {
+            let left = sockets();
+            sys::connect(left.receive[0].as_fd(), to).unwrap();
+            assert!(!left.are_connected_to(Some(peer)) && !left.are_connected_to(None), "{to}");
+        }
+        let left = sockets();
+        sys::connect(left.send[0].as_fd(), other).unwrap();
+        assert!(!left.are_connected_to(Some(peer)));
+        assert!(left.are_connected_to(None), "every message names its destination");
+        let free = UdpSocket::bind((ip, 0)).unwrap().local_addr().unwrap().port();
+        let both = receiver(ip, |config| (config.port, config.source) = (free, Source::Fixed(free)));
+        assert!(both.sockets().unwrap().are_connected_to(Some(peer)), "one that receives as well");
+    }
+}
+
 /// Tests that ICMP errors about the port that a tunnel listens on, which any host can forge, lower no path MTU where it
 /// sends from others.
 #[test]

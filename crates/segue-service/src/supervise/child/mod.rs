@@ -580,6 +580,7 @@ impl Instance {
         }
         if let Some(mut process) = self.process.take() {
             let _ = process.child.wait();
+            process.reap_others();
         }
     }
 }
