@@ -10,7 +10,8 @@ use crate::usb::{self, Done, Request, Transfer, Transport};
 use super::Error;
 use super::state::{Driver, INTERRUPT_LEN};
 use super::timing::{
-    CLEAR_RETRY, HALT_PATIENCE, LINK_FAILURES, LINK_RETRY, MOST_CLEARS, SERVICE_TIME, TRANSFER_RETRY, TX_PATIENCE,
+    CLEAR_RETRY, HALT_PATIENCE, LINK_FAILURES, LINK_RETRY, MOST_CLEARS, REAP_TIME, SERVICE_TIME, TRANSFER_RETRY,
+    TX_PATIENCE,
 };
 
 impl<T: Transport> Driver<T> {
@@ -30,7 +31,7 @@ impl<T: Transport> Driver<T> {
 
     /// Processes completions, interrupts and timers.
     fn service(&mut self) {
-        self.reap();
+        self.reap_first();
         self.follow_host();
         // Without a transfer under way no completion reports that the device is gone.
         if self.chip.usb.is_gone() {
@@ -85,7 +86,7 @@ impl<T: Transport> Driver<T> {
     fn restart_sending(&mut self) {
         self.tx.halted = true;
         self.chip.cancel(endpoint::BULK_OUT);
-        self.reap();
+        self.reap_first();
         if !self.gone {
             let done = self.restart_transmitter();
             self.note(done);
@@ -100,7 +101,7 @@ impl<T: Transport> Driver<T> {
         ] {
             if is_halted && !is_home {
                 self.chip.cancel(address);
-                self.reap();
+                self.reap_first();
             }
         }
         let now = self.chip.usb.now();
@@ -174,6 +175,15 @@ impl<T: Transport> Driver<T> {
                 }
             }
         }
+    }
+
+    /// Takes completed transfers from the transport before requests are made. What is to be submitted again after
+    /// [`REAP_TIME`] of the call waits until they were made, so that requests have the time of the call.
+    fn reap_first(&mut self) {
+        let until = self.chip.until;
+        self.chip.until = until.map(|until| Nanos(until.0.saturating_sub(SERVICE_TIME - REAP_TIME)));
+        self.reap();
+        self.chip.until = until;
     }
 
     /// Takes completed transfers from the transport.

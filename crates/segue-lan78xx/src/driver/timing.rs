@@ -22,5 +22,8 @@ pub(super) const TX_PATIENCE: u64 = 5_000_000_000;
 /// may take five seconds to be sent, and a request as long again for its answer. The loop makes up to three calls in a
 /// round, and an instance that makes no round for 90 seconds is ended.
 pub(super) const SERVICE_TIME: u64 = 20_000_000_000;
+/// Time of a call of the driver, nanoseconds, after which completed transfers are submitted again only once its
+/// requests were made: over a slow network they may take all the time that requests have.
+pub(super) const REAP_TIME: u64 = 100_000_000;
 /// Longest time to set up a device that was found again, nanoseconds.
 pub(super) const SETUP_TIME: u64 = 60_000_000_000;
