@@ -173,8 +173,7 @@ impl Service {
     /// Changes the running instances to match these specifications, whose names have the addresses of `names`.
     /// Everything that can be checked is checked before the first change; a change that fails later is reverted.
     fn apply(&mut self, specs: Vec<InstanceSpec>, names: &Names) -> Result<Reloaded, Error> {
-        // What stands in for instances without a process has their names.
-        self.instances.iter_mut().for_each(Instance::stand_down);
+        self.stand_down(&specs);
         // An instance that is not up yet would not receive a request.
         self.settle();
         let Difference { kept, assignments_of, handovers, fresh, absent, mut outcome } = self.difference(specs)?;
@@ -265,6 +264,20 @@ impl Service {
         Ok(outcome)
     }
 
+    /// Closes the control sockets of instances without a process, which have names that others may need. One that stays
+    /// keeps its own as far as there are descriptors beside those of all `specs`: it is down in HEALTH also while the
+    /// service is too busy to say so.
+    fn stand_down(&mut self, specs: &[InstanceSpec]) {
+        let mut room = self.room_beside(specs.len());
+        for instance in &mut self.instances {
+            if room > 0 && instance.has_placeholder() && specs.iter().any(|spec| continues(instance, spec)) {
+                room -= 1;
+            } else {
+                instance.stand_down();
+            }
+        }
+    }
+
     /// Sets the knobs of instances that continue, and returns the names of those where that fails. An instance that
     /// ends instead starts again with the configuration.
     fn set_all(&mut self, assignments_of: &[(String, Assignments)]) -> Vec<String> {
@@ -307,15 +320,7 @@ impl Service {
             // An instance that does not answer is waited for.
             self.notify.keep_alive();
             let Difference { kept, assignments_of, handovers, fresh, absent, outcome } = &mut difference;
-            let same = |old: &&Instance| {
-                let is_same = old.spec.name == spec.name
-                    && old.spec.kind == spec.kind
-                    && old.spec.words() == spec.words()
-                    && old.spec.remotes() == spec.remotes();
-                // An instance that neither comes up nor ends was started with knobs that cannot be changed any more.
-                is_same && (!old.runs() || old.is_up() || old.spec.knobs() == spec.knobs())
-            };
-            if let Some(at) = left.iter().position(same) {
+            if let Some(at) = left.iter().position(|old| continues(old, &spec)) {
                 let old = left.remove(at);
                 // An instance without a process is restarted with the configuration.
                 if !old.runs() {
@@ -583,6 +588,16 @@ impl Service {
             }
         }
     }
+}
+
+/// Returns whether an instance continues as that of `spec`, possibly with other knobs.
+fn continues(old: &Instance, spec: &InstanceSpec) -> bool {
+    let is_same = old.spec.name == spec.name
+        && old.spec.kind == spec.kind
+        && old.spec.words() == spec.words()
+        && old.spec.remotes() == spec.remotes();
+    // An instance that neither comes up nor ends was started with knobs that cannot be changed any more.
+    is_same && (!old.runs() || old.is_up() || old.spec.knobs() == spec.knobs())
 }
 
 /// Records the tunnels that differ between an instance and its successor, which share those with the interfaces

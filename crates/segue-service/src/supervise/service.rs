@@ -240,9 +240,7 @@ impl Service {
 
     /// Serves the control sockets of instances without a process, as many as there are descriptors for.
     fn serve_absent_states(&mut self) {
-        let absent = self.names(false).len();
-        let kept = RESERVED_FILES + FILES_OF_INSTANCE * self.instances.len() as u64;
-        let most = self.files.saturating_sub(kept) / FILES_OF_PLACEHOLDER;
+        let (absent, most) = (self.names(false).len(), self.room_beside(0));
         let mut open = self.instances.iter().filter(|instance| instance.has_placeholder()).count() as u64;
         for instance in &mut self.instances {
             instance.is_one_of(absent);
@@ -252,6 +250,13 @@ impl Service {
             // Each may wait for a moment.
             self.notify.keep_alive();
         }
+    }
+
+    /// Returns the number of control sockets of instances without a process for which there are descriptors, beside
+    /// those of the instances and of `more` of them.
+    pub(super) fn room_beside(&self, more: usize) -> u64 {
+        let kept = RESERVED_FILES + FILES_OF_INSTANCE * (self.instances.len() + more) as u64;
+        self.files.saturating_sub(kept) / FILES_OF_PLACEHOLDER
     }
 
     /// Starts the instances of the service. One that does not come up is reported and started again later, unless none
