@@ -1,6 +1,8 @@
 //! Tests of reloads of a service whose tunnel has a peer table: the table that the tunnel has afterwards.
 
 use std::fs;
+use std::net::UdpSocket;
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -66,6 +68,14 @@ impl Service<'_> {
         said
     }
 
+    /// Reloads a file with the text of the tunnel and with [`OTHER`], which is refused for the latter.
+    #[track_caller]
+    fn is_refused(&self, own: &str) {
+        fs::write(self.folder.file("segue.toml"), own.to_owned() + OTHER).unwrap();
+        let said = self.reloads(false);
+        assert!(said.contains("6099"), "{said}");
+    }
+
     /// Replaces the table.
     #[track_caller]
     fn sync(&self, table: &str) {
@@ -83,6 +93,15 @@ impl Service<'_> {
     }
 }
 
+/// A tunnel that cannot have its port where [`occupied`] has it.
+const OTHER: &str = "[[tunnel]]\ndev = \"pt1\"\nlocal = \"198.18.0.1\"\nremote = \"198.18.0.2\"\nencap = \"gue\"\n\
+    port = 6099\nencap-dport = 6099\n";
+
+/// Takes the port of [`OTHER`].
+fn occupied(ground: &Ground) -> UdpSocket {
+    traffic::inside(&ground.a, || UdpSocket::bind("198.18.0.1:6099")).expect("a port")
+}
+
 #[test]
 fn a_tunnel_that_a_refused_reload_has_ended_gets_its_table_back() {
     let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
@@ -91,18 +110,38 @@ fn a_tunnel_that_a_refused_reload_has_ended_gets_its_table_back() {
     let synced = format!(r#"{{"generation":42,{}"#, &of_one("198.18.0.3")[1..]);
     service.sync(&synced);
     // A tunnel cannot have its port, and the one with the table is to go, is to have another address, or a file.
-    let _taken = traffic::inside(&ground.a, || std::net::UdpSocket::bind("198.18.0.1:6099")).expect("a port");
-    let other = "[[tunnel]]\ndev = \"pt1\"\nlocal = \"198.18.0.1\"\nremote = \"198.18.0.2\"\nencap = \"gue\"\n\
-        port = 6099\nencap-dport = 6099\n";
+    let _taken = occupied(&ground);
     let file = service.folder.file("peers.json");
     fs::write(&file, of_one("198.18.0.4")).unwrap();
     let with_file = Service::tunnel(file.to_str().unwrap(), "198.19.1.1/24");
     for own in [String::new(), Service::tunnel("none", "198.19.1.2/24"), with_file] {
-        fs::write(service.folder.file("segue.toml"), own.clone() + other).unwrap();
-        let said = service.reloads(false);
-        assert!(said.contains("6099"), "{said}");
+        service.is_refused(&own);
         assert_eq!(service.remotes(), before, "{own}");
     }
+}
+
+#[test]
+fn a_refused_reload_gives_a_tunnel_its_table_back_whatever_its_file_has_by_now() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    let service = Service::start(&ground);
+    let [file, moved] = ["peers.json", "moved.json"].map(|name| service.folder.file(name));
+    fs::write(&file, of_one("198.18.0.4")).unwrap();
+    service.write(file.to_str().unwrap(), "198.19.1.1/24");
+    service.reloads(true);
+    let before = (1, vec!["198.18.0.4".to_owned()]);
+    assert_eq!(service.remotes(), before);
+    let _taken = occupied(&ground);
+    let with = |file: &Path| Service::tunnel(file.to_str().unwrap(), "198.19.1.2/24");
+    // Another table, of which nothing says that it is later.
+    fs::write(&file, of_one("198.18.0.5")).unwrap();
+    service.is_refused(&with(&file));
+    assert_eq!(service.remotes(), before, "another table");
+    fs::rename(&file, &moved).unwrap();
+    service.is_refused(&with(&moved));
+    assert_eq!(service.remotes(), before, "no file");
+    fs::write(&file, "[]").unwrap();
+    service.is_refused("");
+    assert_eq!(service.remotes(), before, "no table");
 }
 
 #[test]

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use segue_control::client;
 use segue_control::error::{Error, Kind, together};
 use segue_control::event::{LogEntry, LogEvent};
+use segue_control::peers::Table;
 use segue_control::protocol::{AbsentInstance, ChangedTunnels, Reloaded, ServiceResponse, UnansweredName};
 use segue_host::names::{CachedAddress, Lookups, Names};
 use segue_port::udp::Sockets;
@@ -215,11 +216,7 @@ impl Service {
                 outcome.restarted.extend(anew);
             }
             Err(error) => {
-                if let Err(lost) = self.hand_over(&undo) {
-                    self.complain(&lost.why("the previous configuration could not be restored completely"));
-                }
-                self.put_back(gone);
-                tables::restore(tables, &mut self.notify).iter().for_each(|lost| self.complain(lost));
+                self.revert(&undo, gone, tables);
                 return Err(error);
             }
         }
@@ -262,6 +259,20 @@ impl Service {
         outcome.absent = self.instances.iter().filter(|instance| !instance.is_up()).filter_map(waits).collect();
         outcome.unanswered = self.unanswered(names);
         Ok(outcome)
+    }
+
+    /// Reverts what a reload has done before it failed: hands `undo` over again, and starts the instances that are
+    /// `gone`, whose tunnels get the `tables` that they had.
+    fn revert(&mut self, undo: &[Handover], mut gone: Vec<Instance>, tables: Vec<(String, Table)>) {
+        if let Err(lost) = self.hand_over(undo) {
+            self.complain(&lost.why("the previous configuration could not be restored completely"));
+        }
+        // A file of peers may be missing or wrong by now, have other peers, or be a pipe that is empty.
+        for instance in &mut gone {
+            instance.gets_table = tables.iter().any(|(name, _)| *name == instance.spec.name);
+        }
+        self.put_back(gone);
+        tables::restore(tables, &mut self.notify).iter().for_each(|lost| self.complain(lost));
     }
 
     /// Closes the control sockets of instances without a process, which have names that others may need. One that stays

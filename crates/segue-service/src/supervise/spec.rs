@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
+use std::path::Path;
 
 use segue_control::confinement::WEAK;
 use segue_control::error::Error;
@@ -152,6 +153,17 @@ impl InstanceSpec {
     pub fn process_words(&self) -> Vec<String> {
         let word = |token: &Token| token.address.map_or_else(|| token.text.clone(), |address| address.to_string());
         self.tokens.iter().map(word).collect()
+    }
+
+    /// Returns the words of the process with an empty table in the place of the file of peers.
+    pub(super) fn words_without_file(&self) -> Vec<String> {
+        let mut words = self.process_words();
+        let file = self.table().and_then(|table| table.file.as_deref());
+        let is_it = |pair: &[String]| pair[0] == "peers" && file == Some(Path::new(&pair[1]));
+        if let Some(at) = words.windows(2).position(is_it) {
+            words[at + 1] = "none".to_owned();
+        }
+        words
     }
 
     /// Returns whether the instance may run without a part of the sandbox that the kernel lacks.

@@ -111,6 +111,8 @@ pub(super) struct Instance {
     pub(super) is_awaited: bool,
     /// Whether another instance is about to replace this one, even if this one ends earlier.
     pub(super) is_replaced: bool,
+    /// Whether the next start leaves out the file of peers, since the tunnel is given the table that it had.
+    pub(super) gets_table: bool,
     /// Knobs that a reload could not set, or of which it is not known whether it did.
     pub(super) unset: BTreeSet<String>,
     /// Whether the control socket of the process does not have the name of the instance yet.
@@ -120,7 +122,7 @@ pub(super) struct Instance {
 impl Instance {
     /// Creates an instance without a process.
     pub(super) fn new(spec: InstanceSpec) -> Instance {
-        let (is_quiet, is_awaited, is_replaced) = (false, true, false);
+        let (is_quiet, is_awaited, is_replaced, gets_table) = (false, true, false, false);
         Instance {
             spec,
             process: None,
@@ -136,6 +138,7 @@ impl Instance {
             is_quiet,
             is_awaited,
             is_replaced,
+            gets_table,
             unset: BTreeSet::new(),
             is_unnamed: false,
         }
@@ -359,7 +362,10 @@ impl Instance {
         for (name, value) in assignments {
             command.arg(format!("--set={name}={value}"));
         }
-        command.args(self.spec.process_words());
+        command.args(match std::mem::take(&mut self.gets_table) {
+            true => self.spec.words_without_file(),
+            false => self.spec.process_words(),
+        });
         let (line, stdin) = Line::pair().map_err(|error| failed(&error))?;
         // Signals from the terminal come to this process, which passes on those that are meant for all.
         command.process_group(0).stdin(Stdio::from(stdin)).stdout(Stdio::piped());
