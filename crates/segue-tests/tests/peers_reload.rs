@@ -168,6 +168,26 @@ fn no_tunnel_ends_for_a_file_of_peers_that_is_no_table() {
 }
 
 #[test]
+fn a_tunnel_that_starts_anew_with_a_pipe_has_the_table_that_it_has_read_from_it() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["mkfifo"]) else { return };
+    let service = Service::start(&ground);
+    let pipe = service.folder.file("pipe");
+    ground.a.run("mkfifo", &[pipe.to_str().unwrap()]).unwrap();
+    for (remote, address) in [("198.18.0.4", "198.19.1.1/24"), ("198.18.0.5", "198.19.1.2/24")] {
+        service.sync(&format!(r#"{{"generation":42,{}"#, &of_one("198.18.0.3")[1..]));
+        service.write(pipe.to_str().unwrap(), address);
+        // It is written once the start of the tunnel reads it.
+        let (pipe, table) = (pipe.clone(), of_one(remote));
+        let written = thread::spawn(move || fs::write(pipe, table));
+        service.reloads(true);
+        written.join().unwrap().unwrap();
+        assert_eq!(service.remotes(), (1, vec![remote.to_owned()]));
+        let stat = Stat::read(&ground.a, &ground.program, DEVICE);
+        assert!(stat.json()["peers"]["file_refused"].as_str().is_none_or(str::is_empty), "{}", stat.json()["peers"]);
+    }
+}
+
+#[test]
 fn a_reload_keeps_the_table_and_loads_that_of_a_file_again() {
     let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
     let service = Service::start(&ground);

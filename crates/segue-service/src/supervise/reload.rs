@@ -178,7 +178,7 @@ impl Service {
         // An instance that is not up yet would not receive a request.
         self.settle();
         let Difference { kept, assignments_of, handovers, fresh, absent, mut outcome } = self.difference(specs)?;
-        tables::check(&fresh, &mut self.notify)?;
+        let pipes = tables::check(&fresh, &mut self.notify)?;
         let stays = |instance: &Instance| {
             let name = &instance.spec.name;
             kept.iter().any(|spec| spec.name == *name) || handovers.iter().any(|handover| handover.of == *name)
@@ -186,7 +186,7 @@ impl Service {
         // Changes begin here. Instances that are to go end first: their names and ports may be needed again.
         let specs = self.instances.iter().filter(|instance| !stays(instance)).map(|instance| &instance.spec);
         let ending: Vec<&InstanceSpec> = specs.collect();
-        let successors = tables::successors(&fresh, &ending);
+        let successors = tables::successors(&fresh, &ending, &pipes);
         let (mut tables, lost) = tables::present(&ending, &mut self.notify);
         lost.iter().for_each(|error| self.complain(error));
         let (stay, go): (Vec<Instance>, Vec<Instance>) = self.instances.drain(..).partition(stays);

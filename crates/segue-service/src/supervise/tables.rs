@@ -51,11 +51,13 @@ pub(super) fn present(ending: &[&InstanceSpec], notify: &mut Notify) -> (Vec<(St
 }
 
 /// Returns those of the new `specs` that get the table of the instance of `ending` with their name: it has the same
-/// file of peers, or none. With a file that was not there before a tunnel has the table of its start.
-pub(super) fn successors(specs: &[InstanceSpec], ending: &[&InstanceSpec]) -> Vec<InstanceSpec> {
+/// file of peers, or none. With a file that was not there before a tunnel has the table of its start, and so has one of
+/// `pipes`, whose file is empty after that.
+pub(super) fn successors(specs: &[InstanceSpec], ending: &[&InstanceSpec], pipes: &[String]) -> Vec<InstanceSpec> {
     let inherits = |spec: &&InstanceSpec| {
         let old = ending.iter().find(|old| old.name == spec.name).and_then(|old| old.table());
-        spec.table().zip(old).is_some_and(|(new, old)| new.file == old.file)
+        let is_same = spec.table().zip(old).is_some_and(|(new, old)| new.file == old.file);
+        is_same && !pipes.contains(&spec.name)
     };
     specs.iter().filter(inherits).cloned().collect()
 }
@@ -78,39 +80,46 @@ pub(super) fn restore(tables: Vec<(String, Table)>, notify: &mut Notify) -> Vec<
 /// Reloads the peer table file of each of the tunnels that has one, over the table that it had before the reload.
 /// Returns the failures, of which each tunnel that answers is told too.
 pub(super) fn load<'a>(specs: impl Iterator<Item = &'a InstanceSpec>, notify: &mut Notify) -> Vec<Error> {
-    of_files(specs, notify, |(name, path), is_over| load_one(name, path, is_over))
+    of_files(specs, notify, |(name, path), is_over| load_one(name, path, is_over)).1
 }
 
 /// Checks the files with the peers of tunnels that are about to be started: one that is no table is found before
-/// running tunnels end for it.
+/// running tunnels end for it. Returns the names of the tunnels whose file is a pipe, or special otherwise.
 ///
 /// # Errors
 /// The first of the files that cannot be read, or are no table.
-pub(super) fn check(specs: &[InstanceSpec], notify: &mut Notify) -> Result<(), Error> {
-    let failures = of_files(specs.iter(), notify, |(name, path), _| check_one(name, path));
-    failures.into_iter().next().map_or(Ok(()), Err)
+pub(super) fn check(specs: &[InstanceSpec], notify: &mut Notify) -> Result<Vec<String>, Error> {
+    let (found, failures) = of_files(specs.iter(), notify, |(name, path), _| check_one(name, path));
+    failures.into_iter().next().map_or(Ok(found.into_iter().flatten().collect()), Err)
 }
 
-/// Checks the file with the peers of the tunnel `name`. A pipe is the tunnel's to read: it gives what it has once.
-fn check_one(name: &str, path: &Path) -> Result<(), Error> {
+/// Checks the file with the peers of the tunnel `name`. Returns the name for a pipe, which is the tunnel's to read: it
+/// gives what it has once.
+fn check_one(name: &str, path: &Path) -> Result<Option<String>, Error> {
     let _now = ReadNow::begin(name, path)?;
     let is_special = fs::metadata(path).is_ok_and(|found| !found.is_file());
-    if is_special { Ok(()) } else { table_of(path).map(drop) }
+    if is_special { Ok(Some(name.to_owned())) } else { table_of(path).map(|_| None) }
 }
 
-/// Calls `work` for each of the tunnels with its file of peers, if it has one. Returns the failures.
-fn of_files<'a>(
+/// Calls `work` for each of the tunnels with its file of peers, if it has one. Returns the results and the failures.
+fn of_files<'a, R: Send + 'static>(
     specs: impl Iterator<Item = &'a InstanceSpec>,
     notify: &mut Notify,
-    work: fn(&(String, PathBuf), &AtomicBool) -> Result<(), Error>,
-) -> Vec<Error> {
+    work: fn(&(String, PathBuf), &AtomicBool) -> Result<R, Error>,
+) -> (Vec<R>, Vec<Error>) {
     let with_file = |spec: &InstanceSpec| Some((spec.name.clone(), spec.table()?.file.clone()?));
     let all: Vec<(String, PathBuf)> = specs.filter_map(with_file).collect();
     let outcomes = each(all.clone(), notify, work);
     let silent =
         |path: &Path| unread(path, &io::Error::new(io::ErrorKind::TimedOut, "its file system does not answer"));
-    let done = all.iter().zip(outcomes);
-    done.filter_map(|((_, path), outcome)| outcome.map_or_else(|| Some(silent(path)), Result::err)).collect()
+    let (mut results, mut failures) = (Vec::new(), Vec::new());
+    for ((_, path), outcome) in all.iter().zip(outcomes) {
+        match outcome.unwrap_or_else(|| Err(silent(path))) {
+            Ok(result) => results.push(result),
+            Err(failure) => failures.push(failure),
+        }
+    }
+    (results, failures)
 }
 
 /// Loads the peer table of the tunnel `name` from its file, unless that is over meanwhile.
