@@ -31,7 +31,11 @@ use segue_host::signals::{SignalAction, Signals};
 use segue_host::sys;
 
 fn main() -> ExitCode {
-    let done = match Cli::parse().command {
+    let command = Cli::parse().command;
+    // HEALTH and the metrics read the state, and other programs `subnet.env`, as other users, whatever the mask of the
+    // user who starts this. What is for its owner alone has a mode of its own.
+    sys::umask(0o022);
+    let done = match command {
         Command::Etcd(args) => etcd(&args),
         Command::Hook(args) => called(&args),
     };

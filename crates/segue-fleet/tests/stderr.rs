@@ -1,8 +1,12 @@
-//! Test of the agent's log: the agent does not wait for the reader of its stderr.
+//! Tests of the program of the agent, without a tunnel and an etcd: it does not wait for the reader of its stderr, and
+//! other users can read its state.
 
+use std::fs::DirBuilder;
 use std::io::Write;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs, process, thread};
@@ -11,6 +15,9 @@ use segue_host::sys;
 
 /// Longest wait for any expected event.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The words of an agent that reaches neither a tunnel, which is the first line of its log, nor an etcd.
+const ETCD: &str = "etcd --dev sgf0 --endpoints http://127.0.0.1:1 --public-ip 198.18.0.1 --weak-sandbox";
 
 /// An agent, killed on drop.
 struct Agent(Child);
@@ -34,17 +41,22 @@ fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// Makes a directory for one test that stands for /run/segue: with any mask only this user writes there.
+fn folder(name: &str) -> PathBuf {
+    let folder = env::temp_dir().join(format!("segue-fleet-{name}-{}", process::id()));
+    DirBuilder::new().mode(0o755).create(&folder).unwrap();
+    folder
+}
+
 #[test]
 fn an_agent_does_not_wait_for_the_reader_of_its_stderr() {
-    let folder = env::temp_dir().join(format!("segue-fleet-stderr-{}", process::id()));
-    fs::create_dir(&folder).unwrap();
+    let folder = folder("stderr");
     let (near, _far) = UnixStream::pair().unwrap();
     near.set_nonblocking(true).unwrap();
     while matches!((&near).write(&[b'\n'; 4096]), Ok(1..)) {}
     near.set_nonblocking(false).unwrap();
-    // There is neither a tunnel, which is the first line of the log, nor an etcd.
     let agent = Command::new(env!("CARGO_BIN_EXE_segue-fleet"))
-        .args("etcd --dev sgf0 --endpoints http://127.0.0.1:1 --public-ip 198.18.0.1 --weak-sandbox".split(' '))
+        .args(ETCD.split(' '))
         .env("SEGUE_RUNTIME_DIR", &folder)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -59,4 +71,24 @@ fn an_agent_does_not_wait_for_the_reader_of_its_stderr() {
     let status = until("the agent ends", || agent.0.try_wait().unwrap());
     fs::remove_dir_all(&folder).unwrap();
     assert!(status.success(), "{status}");
+}
+
+#[test]
+fn other_users_can_read_the_state_of_agent_and_hooks_whatever_the_mask() {
+    let folder = folder("mask");
+    let masked = |words: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", "umask 077; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_segue-fleet")]).args(words.split(' '));
+        command.env("SEGUE_RUNTIME_DIR", &folder);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    };
+    assert!(masked("hook --dev sgf1 pre").status().unwrap().success());
+    let agent = Agent(masked(ETCD).spawn().unwrap());
+    let mode = |name: &str| fs::metadata(folder.join(name)).ok().map(|data| data.permissions().mode() & 0o777);
+    let state = until("the agent writes its state", || mode("sgf0.fleet.json"));
+    let (of_hooks, lock) = (mode("sgf1.fleet.json"), mode("sgf0.fleet.lock"));
+    drop(agent);
+    fs::remove_dir_all(&folder).unwrap();
+    assert_eq!((state, of_hooks, lock), (0o644, Some(0o644), Some(0o600)));
 }

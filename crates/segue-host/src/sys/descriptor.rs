@@ -21,13 +21,17 @@ pub fn try_lock(file: &File) -> io::Result<bool> {
     }
 }
 
+/// Sets the file mode creation mask of this process, and returns the one before.
+pub fn umask(mask: u32) -> u32 {
+    // SAFETY: umask always succeeds.
+    unsafe { libc::umask(mask) }
+}
+
 /// Runs `make` with the file mode creation mask `mask`. The process must have one thread.
 pub fn with_umask<T>(mask: u32, make: impl FnOnce() -> T) -> T {
-    // SAFETY: umask always succeeds.
-    let before = unsafe { libc::umask(mask) };
+    let before = umask(mask);
     let made = make();
-    // SAFETY: as above.
-    unsafe { libc::umask(before) };
+    umask(before);
     made
 }
 

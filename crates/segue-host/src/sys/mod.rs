@@ -11,7 +11,9 @@ mod process;
 mod signal;
 mod socket;
 
-pub use descriptor::{memory_file, place_of_file, rename_new, set_nonblocking, terminal_width, try_lock, with_umask};
+pub use descriptor::{
+    memory_file, place_of_file, rename_new, set_nonblocking, terminal_width, try_lock, umask, with_umask,
+};
 pub use namespace::{in_net_namespace, unshare};
 pub use poll::{Want, pause, poll};
 pub use privileges::{
