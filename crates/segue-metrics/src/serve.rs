@@ -17,7 +17,8 @@ use crate::{Scrape, Sentence, textfile};
 /// Maximum number of connections at a time. A further one takes the place of the oldest of those that have sent no
 /// request yet, or have had [`READ_TIME`] for their answer; while there is none, it waits in the queue of the socket.
 const CLIENTS: usize = 32;
-/// Longest time until a request is complete, and then until its answer is sent.
+/// Longest time until a request is complete, and then until its answer is sent. Time in which the instances are asked
+/// does not count.
 const CLIENT_TIME: Duration = Duration::from_secs(5);
 /// Time from which on a client that reads its answer gives way to another one.
 const READ_TIME: Duration = Duration::from_secs(1);
@@ -63,14 +64,15 @@ struct Client {
     stream: Stream,
     request: Head,
     answer: Option<Answer>,
+    /// The time of the accept, and then that of the answer.
+    since: Instant,
     until: Instant,
 }
 
 impl Client {
     /// Returns the time from which on the client gives way to another one.
     fn gives_way_at(&self) -> Instant {
-        let late = if self.answer.is_some() { READ_TIME } else { Duration::ZERO };
-        self.until - (CLIENT_TIME - late)
+        self.since + if self.answer.is_some() { READ_TIME } else { Duration::ZERO }
     }
 }
 
@@ -92,13 +94,8 @@ impl Server {
             let now = Instant::now();
             if let Some(file) = self.file.as_ref().filter(|_| now >= next_file) {
                 next_file = now + file.every;
-                let written = textfile::write(&file.path, &self.fresh(&mut last).texts[0]);
-                match (&written, failed) {
-                    (Err(error), false) => (self.report)(Some(error)),
-                    (Ok(()), true) => (self.report)(None),
-                    _ => {}
-                }
-                failed = written.is_err();
+                failed = self.write(file, &mut last, failed);
+                prolong(&mut clients, now);
             }
             let now = Instant::now();
             next_client = next_client.filter(|&next| next > now);
@@ -136,15 +133,28 @@ impl Server {
                 at += 1;
                 now < client.until && (!ready[at] || self.step(client, &mut last))
             });
+            prolong(&mut clients, now);
             // Those that have had a chance to send a request, or to read their answer.
             let mut late = clients.iter().filter(|client| client.gives_way_at() <= now).count();
             for (listener, _) in self.listeners.iter().zip(&ready[first_listener..]).filter(|(_, ready)| **ready) {
                 // The client waits in the queue of the socket, which stays readable.
-                if accept(listener, &mut clients, &mut late).is_err() {
+                if accept(listener, &mut clients, &mut late, now).is_err() {
                     next_client = Some(Instant::now() + ACCEPT_PAUSE);
                 }
             }
         }
+    }
+
+    /// Writes the file for node_exporter, and reports a failure after none, and a success after one. Returns whether it
+    /// has failed.
+    fn write(&self, file: &TextFile, last: &mut Option<Last>, has_failed: bool) -> bool {
+        let written = textfile::write(&file.path, &self.fresh(last).texts[0]);
+        match (&written, has_failed) {
+            (Err(error), false) => (self.report)(Some(error)),
+            (Ok(()), true) => (self.report)(None),
+            _ => {}
+        }
+        written.is_err()
     }
 
     /// Advances a client's connection. Returns whether it continues.
@@ -160,7 +170,8 @@ impl Server {
                 Progress::Partial => return true,
                 Progress::Whole => {
                     client.answer = Some(self.answer(client.request.parse(), last));
-                    client.until = Instant::now() + CLIENT_TIME;
+                    client.since = Instant::now();
+                    client.until = client.since + CLIENT_TIME;
                 }
                 Progress::TooLong => {
                     let why = format!("the head of a request has {REQUEST_LEN} bytes at most\n");
@@ -225,16 +236,20 @@ impl Server {
     }
 }
 
-/// Accepts the clients that wait at a listener, as many as there may be: each of the `late` clients that give way, the
-/// oldest first, does to one.
+/// Gives clients the time since `begin`, in which the instances were asked and no client was served.
+fn prolong(clients: &mut [Client], begin: Instant) {
+    let asked = begin.elapsed();
+    clients.iter_mut().for_each(|client| client.until += asked);
+}
+
+/// Accepts the clients that wait at a listener, as many as there may be: each of the `late` clients that give way at
+/// the time `now`, the oldest first, does to one.
 ///
 /// # Errors
 /// Where none can be accepted at the moment. The next attempt should be made after [`ACCEPT_PAUSE`].
-fn accept(listener: &Listener, clients: &mut Vec<Client>, late: &mut usize) -> io::Result<()> {
-    let now = Instant::now();
+fn accept(listener: &Listener, clients: &mut Vec<Client>, late: &mut usize, now: Instant) -> io::Result<()> {
     while clients.len() < CLIENTS || *late > 0 {
         match listener.accept() {
-            // The instances may have taken seconds to answer since the wait has ended.
             Ok(stream) => {
                 if clients.len() >= CLIENTS
                     && let Some(oldest) = clients.iter().position(|client| client.gives_way_at() <= now)
@@ -242,8 +257,10 @@ fn accept(listener: &Listener, clients: &mut Vec<Client>, late: &mut usize) -> i
                     clients.remove(oldest);
                     *late -= 1;
                 }
-                let until = Instant::now() + CLIENT_TIME;
-                clients.push(Client { stream, request: Head::default(), answer: None, until });
+                // The instances may have taken seconds to answer since the time `now`.
+                let since = Instant::now();
+                let until = since + CLIENT_TIME;
+                clients.push(Client { stream, request: Head::default(), answer: None, since, until });
             }
             Err(error) if is_later(&error) => break,
             Err(error) => return Err(error),

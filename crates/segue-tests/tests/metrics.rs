@@ -314,8 +314,8 @@ fn instances_that_do_not_answer_or_answer_slowly_hold_up_no_scrape_of_the_others
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream
     };
-    // A client has five seconds for its request, of which a scrape takes 3.5. On a busy machine the rest may be over
-    // too early, and there is another attempt, at a time for which the answer of the last scrape does not serve.
+    // A client has five seconds for its request, beside the time of scrapes. On a busy machine they may be over too
+    // early, and there is another attempt, at a time for which the answer of the last scrape does not serve.
     let scraped = (0..5).find_map(|_| {
         std::thread::sleep(Duration::from_millis(300));
         let (mut first, second) = (connect(), connect());
