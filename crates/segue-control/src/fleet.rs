@@ -223,10 +223,11 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     segue_host::file::replace(path, bytes, None)
 }
 
-/// Removes the file of the tunnel `name`.
-pub fn remove(name: &str) {
-    if let Ok(path) = path_for_new(name, ENDING) {
-        let _ = fs::remove_file(path);
+/// Removes the files of the tunnel `name` with this ending from all directories of this user but `kept`. What an agent
+/// has left where new files no longer go, as after the package was installed, would be shown for ever.
+pub fn remove(name: &str, ending: &str, kept: Option<&Path>) {
+    for folder in place::to_search().into_iter().filter(|folder| Some(folder.as_path()) != kept) {
+        let _ = fs::remove_file(folder.join(format!("{name}{ending}")));
     }
 }
 

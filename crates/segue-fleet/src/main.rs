@@ -32,8 +32,8 @@ use segue_host::sys;
 
 fn main() -> ExitCode {
     let command = Cli::parse().command;
-    // HEALTH and the metrics read the state, and other programs `subnet.env`, as other users, whatever the mask of the
-    // user who starts this. What is for its owner alone has a mode of its own.
+    // HEALTH and the metrics read the state, and other programs `subnet.env`, as other users, whatever the mask of this
+    // process was. What is for its owner alone has a mode of its own.
     sys::umask(0o022);
     let done = match command {
         Command::Etcd(args) => etcd(&args),
@@ -125,7 +125,7 @@ fn etcd(args: &Etcd) -> Result<(), Error> {
     let done = agent::run(settings, &client, &mut tunnel, &mut log, (events, inbox));
     // After an error the state stays, by which HEALTH knows of the end and why.
     if done.is_ok() {
-        fleet::remove(&args.dev);
+        fleet::remove(&args.dev, fleet::ENDING, None);
     }
     done
 }
@@ -218,7 +218,8 @@ fn address_of(name: &str) -> Result<Ipv4Addr, Error> {
     })
 }
 
-/// Locks the tunnel against a second agent. The lock ends with the process.
+/// Locks the tunnel against a second agent, and removes the states of earlier ones in other directories. The lock ends
+/// with the process.
 fn lock(name: &str) -> Result<File, Error> {
     let failed = |error: &std::io::Error| {
         Error::system("cannot lock the tunnel's table", error, "segue stat -d").why("two agents would undo one another")
@@ -226,7 +227,10 @@ fn lock(name: &str) -> Result<File, Error> {
     let path = fleet::path_for_new(name, ".fleet.lock").map_err(|error| failed(&error))?;
     let file = fleet::lock_file(&path).map_err(|error| failed(&error))?;
     match sys::try_lock(&file) {
-        Ok(true) => Ok(file),
+        Ok(true) => {
+            fleet::remove(name, fleet::ENDING, path.parent());
+            Ok(file)
+        }
         Ok(false) => Err(Error::new(
             Kind::InUse,
             format!("another agent feeds {name}"),

@@ -247,6 +247,10 @@ fn a_state_in_a_directory_that_is_not_the_one_of_new_files_costs_no_host() {
     done("pre");
     done(&add(6));
     assert_eq!(peers(), ["1", "1"]);
+    // A state that was left there would be shown in place of the one that is written.
+    sh("test -e /run/segue/sgf0.fleet.json; chown 40124 /run/segue");
+    done("pre");
+    sh("test -e /run/segue-root/sgf0.fleet.json; ! test -e /run/segue/sgf0.fleet.json");
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! Tests of the program of the agent, without a tunnel and an etcd: it does not wait for the reader of its stderr, and
-//! other users can read its state.
+//! its state can be read by other users and does not outlive it.
 
 use std::fs::DirBuilder;
 use std::io::Write;
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use std::{env, fs, process, thread};
 
 use segue_host::sys;
+use segue_lab::Host;
 
 /// Longest wait for any expected event.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -21,6 +22,15 @@ const ETCD: &str = "etcd --dev sgf0 --endpoints http://127.0.0.1:1 --public-ip 1
 
 /// An agent, killed on drop.
 struct Agent(Child);
+
+impl Agent {
+    /// Ends the agent by a signal.
+    fn end(mut self) {
+        sys::kill(self.0.id().try_into().unwrap(), libc::SIGTERM).unwrap();
+        let status = until("the agent ends", || self.0.try_wait().unwrap());
+        assert!(status.success(), "{status}");
+    }
+}
 
 impl Drop for Agent {
     fn drop(&mut self) {
@@ -62,15 +72,13 @@ fn an_agent_does_not_wait_for_the_reader_of_its_stderr() {
         .stdout(Stdio::null())
         .stderr(OwnedFd::from(near))
         .spawn();
-    let mut agent = Agent(agent.unwrap());
+    let agent = Agent(agent.unwrap());
     let state = folder.join("sgf0.fleet.json");
     until("the agent goes on behind its first line", || {
         fs::read_to_string(&state).ok().filter(|text| text.contains("\"table_error\":\""))
     });
-    sys::kill(agent.0.id().try_into().unwrap(), libc::SIGTERM).unwrap();
-    let status = until("the agent ends", || agent.0.try_wait().unwrap());
+    agent.end();
     fs::remove_dir_all(&folder).unwrap();
-    assert!(status.success(), "{status}");
 }
 
 #[test]
@@ -91,4 +99,35 @@ fn other_users_can_read_the_state_of_agent_and_hooks_whatever_the_mask() {
     drop(agent);
     fs::remove_dir_all(&folder).unwrap();
     assert_eq!((state, of_hooks, lock), (0o644, Some(0o644), Some(0o600)));
+}
+
+#[test]
+fn no_state_of_an_agent_stays_where_its_directory_is_no_longer_the_one_of_new_files() {
+    if let Some(why) = segue_lab::unavailable() {
+        return segue_lab::skip_this_test(&why);
+    }
+    let host = Host::new("agent").unwrap();
+    let sh = |line: &str| host.run("sh", &["-ec", line]);
+    sh("mount -t tmpfs -o mode=755 run /run; mkdir -m 755 /run/segue").unwrap();
+    let start = || {
+        let mut command = host.command(env!("CARGO_BIN_EXE_segue-fleet"));
+        command.args(ETCD.split(' ')).stdout(Stdio::null()).stderr(Stdio::null());
+        Agent(command.spawn().unwrap())
+    };
+    let has_state = |folder: &str| sh(&format!("test -e {folder}/sgf0.fleet.json")).is_ok();
+    let first = start();
+    until("its state is there", || has_state("/run/segue").then_some(()));
+    // As by the package, whose service gets the directory.
+    if sh("chown 40124 /run/segue").is_err() {
+        return segue_lab::skip_this_test("a user namespace has one user");
+    }
+    first.end();
+    assert!(!has_state("/run/segue"), "it is there for ever");
+    // That of one that was killed.
+    sh("echo '{}' > /run/segue/sgf0.fleet.json").unwrap();
+    let second = start();
+    until("the new state is there", || has_state("/run/segue-root").then_some(()));
+    assert!(!has_state("/run/segue"), "the old one hides it");
+    second.end();
+    assert!(!has_state("/run/segue-root"));
 }

@@ -164,9 +164,9 @@ impl Hooks {
     /// read, or is not there, begins anew, since all other hosts follow.
     fn begin(name: &str) -> Result<Hooks, Error> {
         let (mut hooks, memory) = Hooks::locked(name)?;
-        // One that was left in another directory would be out of date if that were used again.
-        for other in place::to_search().iter().filter(|other| **other != hooks.folder) {
-            let _ = fs::remove_file(other.join(format!("{name}{STATE}")));
+        // Those that were left in another directory would be out of date if that were used again, or shown until then.
+        for ending in [STATE, fleet::ENDING] {
+            fleet::remove(name, ending, Some(hooks.folder.as_path()));
         }
         hooks.memory = memory.unwrap_or_default();
         Ok(hooks)
