@@ -20,6 +20,8 @@ pub const ALIVE: u64 = 15;
 const SILENCE: u64 = 90;
 /// Name of the schema of the agent's document.
 pub const SCHEMA: &str = "segue.fleet/1";
+/// The kind of the registry in the state of flanneld's hooks.
+pub const HOOK: &str = "hook";
 /// The suffix of the file name, after the name of the tunnel.
 pub const ENDING: &str = ".fleet.json";
 /// Longest file that is read, bytes.

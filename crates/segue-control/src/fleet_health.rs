@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
 
-use crate::fleet::{self, Engine, FleetState};
+use crate::fleet::{self, Engine, FleetState, HOOK};
 use crate::model::{Complaint, Instance};
 use crate::units;
 
@@ -47,14 +47,11 @@ fn problems(state: &FleetState, now: u64) -> Vec<Complaint> {
         let fix = "start it again: it has ended elsewhere, hangs, or cannot write beside its control socket";
         found.push(problem("fleet_stale", what, Some(with_error(why)), Some(state.seen), fix));
     } else if state.state != Engine::Connected && age(state.since) > PATIENCE {
-        let what = "the fleet's registry is not reached";
-        found.push(problem(
-            "fleet_stale",
-            what,
-            state.error.clone(),
-            Some(state.since),
-            "start etcd, or mend its path",
-        ));
+        let (what, fix) = match state.engine.as_str() {
+            HOOK => ("flanneld's hooks change nothing", "restart flanneld: it begins with pre and post"),
+            _ => ("the fleet's registry is not reached", "start etcd, or mend its path"),
+        };
+        found.push(problem("fleet_stale", what, state.error.clone(), Some(state.since), fix));
     }
     if let Some(since) = state.table_failed.filter(|since| age(*since) > PATIENCE) {
         let what = "the tunnel does not take the fleet's table";
@@ -130,6 +127,9 @@ mod tests {
             assert_codes(&FleetState { state, since: NOW - 60, ..agent() }, &[]);
             assert_codes(&FleetState { state, since: NOW - 61, ..agent() }, &["fleet_stale"]);
         }
+        let of_hooks = FleetState { state: Engine::Stale, engine: HOOK.to_owned(), pid: 0, renewed: None, ..agent() };
+        assert_codes(&of_hooks, &["fleet_stale"]);
+        assert!(problems(&of_hooks, NOW)[0].fix.as_ref().is_some_and(|fix| fix.starts_with("restart flanneld")));
         assert_codes(&FleetState { table_failed: Some(NOW - 60), ..agent() }, &[]);
         assert_codes(&FleetState { table_failed: Some(NOW - 61), ..agent() }, &["fleet_table"]);
         assert_codes(&FleetState { renewed: Some(NOW - 51), ..agent() }, &["fleet_lease"]);

@@ -137,9 +137,9 @@ pub const CODES: &[HealthCode] = &[
     ),
     code(
         "fleet_stale",
-        "The fleet agent has not reached its registry for a minute, a signal has stopped it, or it writes its state no more: the tunnel's peers stay as they are.",
-        "etcd does not run, the path to it is interrupted, or it refuses the agent's user or certificate; or the agent hangs.",
-        "The reason is shown; etcdctl endpoint health, with the agent's options, asks the same member.",
+        "The fleet agent has not reached its registry for a minute, a signal has stopped it, or it writes its state no more, or flanneld's hooks have found none of theirs for a minute: the tunnel's peers stay as they are.",
+        "etcd does not run, the path to it is interrupted, or it refuses the agent's user or certificate; the agent hangs; or the directory of control sockets is another one.",
+        "The reason is shown; etcdctl endpoint health, with the agent's options, asks the same member. For hooks, restart flanneld.",
     ),
     code(
         "fleet_table",

@@ -173,6 +173,9 @@ fn a_state_that_cannot_be_read_costs_no_host_and_lets_none_in_unchecked() {
     let [state, table] = ["sgf0.hook.json", "sgf0.peers.json"].map(|name| folder.0.join(name));
     let (good, before) = (fs::read_to_string(&state).unwrap(), fs::read_to_string(&table).unwrap());
     assert!(good.contains(r#""encap":"gue""#), "{good}");
+    let shown = folder.0.join("sgf0.fleet.json");
+    let read_shown = || -> Value { serde_json::from_slice(&fs::read(&shown).unwrap()).unwrap() };
+    assert_eq!(read_shown()["state"], "connected");
     for bad in [good.replace(r#""encap":"gue""#, r#""encap":"later""#), good[..good.len() / 2].to_owned()] {
         fs::write(&state, &bad).unwrap();
         // This host's own subnet, all there is, another host, and one that is to go.
@@ -182,8 +185,17 @@ fn a_state_that_cannot_be_read_costs_no_host_and_lets_none_in_unchecked() {
         }
         folder.refuse(&["del", "198.19.2.0/24", "198.18.0.2"], GUE);
         assert_eq!((fs::read_to_string(&state).unwrap(), fs::read_to_string(&table).unwrap()), (bad, before.clone()));
+        // HEALTH has it a minute after the first failure.
+        let mut failed = read_shown();
+        assert!(failed["error"].as_str().is_some_and(|error| error.contains("cannot be read")), "{failed}");
+        failed["since"] = 5.into();
+        fs::write(&shown, failed.to_string()).unwrap();
+        folder.refuse(&["add", "198.19.3.0/24", "198.18.0.3"], GUE);
+        let failed = read_shown();
+        assert_eq!((&failed["state"], &failed["since"], &failed["peers"]), (&"stale".into(), &5.into(), &1.into()));
     }
     folder.call(&post, "");
+    assert_eq!((&read_shown()["state"], &read_shown()["error"]), (&"connected".into(), &Value::Null));
     assert!(folder.refuse(&["add", "198.19.1.0/24", "198.18.0.3"], GUE).contains("refused"));
     folder.call(&["add", "198.19.3.0/24", "198.18.0.3"], GUE);
 }
@@ -239,6 +251,8 @@ fn a_state_in_a_directory_that_is_not_the_one_of_new_files_costs_no_host() {
     }
     refused(&add(5), "restart flanneld");
     assert_eq!(peers(), ["3", "0"]);
+    // HEALTH takes the state that says so, and not the one before.
+    sh("grep '\"state\":\"stale\"' /run/segue-root/sgf0.fleet.json; ! test -e /run/segue/sgf0.fleet.json");
     done("pre");
     done(&add(5));
     assert_eq!(peers(), ["3", "1"]);

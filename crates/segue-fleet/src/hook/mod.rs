@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use segue_control::client;
 use segue_control::error::{Error, Kind, printable};
-use segue_control::fleet::{self, Engine, FleetState, LastEvent, SCHEMA};
+use segue_control::fleet::{self, Engine, FleetState, HOOK, LastEvent, SCHEMA};
 use segue_control::peers::{Change, Changes, Key, Peer, RefusedPeer, Table};
 use segue_control::place;
 use segue_host::sys;
@@ -181,10 +181,22 @@ impl Hooks {
         let (mut hooks, memory) = Hooks::locked(name)?;
         hooks.memory = memory.map_err(|why| {
             let hint = "restart flanneld: it begins with pre and post, which write it anew";
-            Error::new(Kind::System, format!("the state of the hooks of {name} cannot be read"), hint)
-                .why(format!("{name}{STATE} {why}"))
+            let error = Error::new(Kind::System, format!("the state of the hooks of {name} cannot be read"), hint)
+                .why(format!("{name}{STATE} {why}"));
+            hooks.show(&error);
+            error
         })?;
         Ok(hooks)
+    }
+
+    /// Shows in the state for `segue stat` and HEALTH why hooks change nothing: flanneld does not repeat them, and its
+    /// log alone has their errors. A state that was left in another directory would hide it.
+    fn show(&self, error: &Error) {
+        let before = fleet::read(&self.name).filter(|state| state.engine == HOOK).unwrap_or_else(|| self.state());
+        let since = if before.state == Engine::Stale { before.since } else { fleet::now() };
+        let state = FleetState { state: Engine::Stale, since, error: Some(error.sentence()), ..before };
+        fleet::remove(&self.name, fleet::ENDING, Some(self.folder.as_path()));
+        let _ = self.write(fleet::ENDING, &state);
     }
 
     /// Opens and locks the files, and reads the state, or says what is wrong with it.
@@ -220,10 +232,19 @@ impl Hooks {
 
     /// Writes the state of the hooks, the table for a tunnel that starts, and the state for `segue stat`.
     fn save(&self, event: &str) -> Result<(), Error> {
-        let state = FleetState {
+        let last_event = Some(LastEvent { at: fleet::now(), what: event.to_owned() });
+        self.remember()
+            .and_then(|()| self.write(".peers.json", &self.table()))
+            .and_then(|()| self.write(fleet::ENDING, &FleetState { last_event, ..self.state() }))
+            .map_err(|error| unnoted(&error))
+    }
+
+    /// Returns the state for `segue stat`.
+    fn state(&self) -> FleetState {
+        FleetState {
             schema: SCHEMA.to_owned(),
             name: self.name.clone(),
-            engine: "hook".to_owned(),
+            engine: HOOK.to_owned(),
             endpoint: "flanneld".to_owned(),
             state: Engine::Connected,
             since: fleet::now(),
@@ -232,14 +253,9 @@ impl Hooks {
             address: self.memory.address.clone(),
             backend: "extension".to_owned(),
             peers: self.memory.peers.len(),
-            last_event: Some(LastEvent { at: fleet::now(), what: event.to_owned() }),
             refused: self.memory.refused.clone(),
             ..FleetState::default()
-        };
-        self.remember()
-            .and_then(|()| self.write(".peers.json", &self.table()))
-            .and_then(|()| self.write(fleet::ENDING, &state))
-            .map_err(|error| unnoted(&error))
+        }
     }
 
     /// Returns the table that the tunnel is to have.
