@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::IpAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -29,6 +30,7 @@ impl Folder {
     fn new(name: &str) -> Folder {
         let path = std::env::temp_dir().join(format!("segue-hooks-{}-{name}", std::process::id()));
         fs::create_dir(&path).unwrap();
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
         Folder(path)
     }
 

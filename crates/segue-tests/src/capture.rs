@@ -2,6 +2,7 @@
 
 use std::env;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,12 +15,13 @@ use segue_lab::{DEVICE, Host, Process};
 pub struct Directory(PathBuf);
 
 impl Directory {
-    /// Makes a fresh directory, which every user may enter.
+    /// Makes a fresh directory, which every user may enter and only this one changes, whatever the mask.
     pub fn new() -> Directory {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = env::temp_dir().join(format!("segue-tests-{}-{number}", std::process::id()));
-        fs::create_dir(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let made = fs::create_dir(&path).and_then(|()| fs::set_permissions(&path, PermissionsExt::from_mode(0o755)));
+        made.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         Directory(path)
     }
 

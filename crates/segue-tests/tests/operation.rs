@@ -113,6 +113,7 @@ impl Directory {
         let path = std::env::temp_dir().join(format!("segue-operation-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).expect("a directory");
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).expect("its mode");
         chown(&path, Some(user), Some(user)).expect("root");
         Directory(path)
     }

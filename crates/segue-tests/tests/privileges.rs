@@ -257,6 +257,8 @@ fn without_seccomp_a_service_ends_unless_all_of_its_instances_may_go_on() {
 /// Checks of the privileges of a process that moves packets, by attempts within that process.
 #[cfg(target_arch = "x86_64")]
 mod inside {
+    use std::os::unix::fs::PermissionsExt;
+
     use segue_tests::fastpath;
     use segue_tests::probe::{FILES, Held, NOT_TRIED};
 
@@ -429,6 +431,7 @@ mod inside {
         let (file, folder) = (directory.file("segue.toml"), directory.file("sockets"));
         fs::write(&file, tunnel(Peer::A, 1, "")).unwrap();
         fs::create_dir(&folder).unwrap();
+        fs::set_permissions(&folder, PermissionsExt::from_mode(0o755)).unwrap();
         let ambient = "-all,+net_admin,+net_raw,+dac_override,+sys_chroot,+mknod";
         let user = [
             format!("--reuid={USER}"),

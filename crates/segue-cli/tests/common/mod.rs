@@ -1,6 +1,7 @@
 //! Helpers that run the built program.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -69,9 +70,10 @@ pub(crate) fn shell(script: &str) -> Ran {
     Ran::of(command("sh", &place).args(["-c", script]).output().expect("sh runs"))
 }
 
-/// Start of every script in a namespace: a link to 198.18.0.2 and 2001:db8::2 with an MTU of 1500 bytes, up and with
-/// its link-local addresses, both of which follow a moment after the commands.
+/// Start of every script in a namespace: the usual mask, and a link to 198.18.0.2 and 2001:db8::2 with an MTU of 1500
+/// bytes, up and with its link-local addresses, both of which follow a moment after the commands.
 const LINK: &str = "set -u
+umask 022
 echo 0 > /proc/sys/net/ipv6/conf/default/accept_dad
 ip link set lo up
 ip link add eth0 type veth peer name peer0
@@ -133,6 +135,8 @@ impl Place {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("segue-test-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&path).expect("a directory");
+        // With any mask: the program takes no directory for its sockets that others change.
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).expect("its mode");
         Place(path)
     }
 
