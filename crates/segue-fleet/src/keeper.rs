@@ -254,10 +254,21 @@ fn exhausted(config: &Config) -> Error {
 fn renew(etcd: &mut Etcd, terms: &Terms, held: &mut Held, spare: &mut Option<Spare>) -> Result<(), Failure> {
     let alive = held.id == 0 || etcd.keep_alive(held.id)?;
     let found = etcd.get(&held.key)?;
+    let network = held.network;
     // An address that no host can have names none.
-    let owner = found.as_ref().and_then(|record| lease::public_address(&record.value));
-    let owner = owner.filter(|owner| is_host(*owner) && !held.network.contains(*owner));
+    let owner_of = |record: &Record| {
+        lease::public_address(&record.value).filter(|owner| is_host(*owner) && !network.contains(*owner))
+    };
+    let owner = found.as_ref().and_then(owner_of);
     held.is_gone = owner.is_none();
+    // Where the key has an IPv6 part, one without goes before it: other hosts send to the host of that one.
+    let usual = lease::key_of(held.subnet, &format!("{}/subnets", terms.prefix));
+    if usual != held.key
+        && let Some(record) = etcd.get(&usual)?
+        && owner_of(&record).is_some_and(|owner| owner != terms.address)
+    {
+        return Err(lost(terms, &usual));
+    }
     let is_own = |record: &Record| record.lease == held.id && record.value == held.value.as_bytes();
     // A put of this host that was executed without an answer is no other program's.
     let is_late = |record: &Record| spare.as_ref().is_some_and(|spare| spare.id == record.lease);
@@ -266,7 +277,7 @@ fn renew(etcd: &mut Etcd, terms: &Terms, held: &mut Held, spare: &mut Option<Spa
     let is_contested = owner.is_some() && found.as_ref().is_some_and(is_foreign);
     let (id, made) = match &found {
         Some(record) if alive && is_own(record) => return Ok(()),
-        Some(_) if owner.is_some_and(|owner| owner != terms.address) => return Err(lost(terms, held)),
+        Some(_) if owner.is_some_and(|owner| owner != terms.address) => return Err(lost(terms, &held.key)),
         Some(_) if is_contested && held.rewritten.is_some_and(|then| then.elapsed() < CONTEST) => {
             return Err(contested(terms, held));
         }
@@ -308,10 +319,10 @@ fn contested(terms: &Terms, held: &Held) -> Failure {
     Failure::Fatal(error.why(format!("it writes the lease {} too, time and again", held.key)))
 }
 
-fn lost(terms: &Terms, held: &Held) -> Failure {
+fn lost(terms: &Terms, key: &str) -> Failure {
     let error = Error::new(
         Kind::Conflict,
-        format!("the lease {} of {} belongs to another host now", held.key, terms.address),
+        format!("the lease {key} of {} belongs to another host now", terms.address),
         "start it again: it gets another subnet, and the addresses behind it change",
     );
     Failure::Fatal(error.why("it had ended, and its subnet was given away"))

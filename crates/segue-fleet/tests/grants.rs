@@ -136,7 +136,7 @@ impl Registry {
         let id = request["ID"].as_str().unwrap_or_default();
         Some(match path {
             "/v3/kv/range" if request["key"] == CONFIG_KEY => serde_json::from_str(CONFIG).unwrap(),
-            "/v3/kv/range" => json!({ "header": header, "kvs": self.list() }),
+            "/v3/kv/range" => json!({ "header": header, "kvs": self.list(request) }),
             "/v3/kv/txn" if self.is_full => json!({ "error": "etcdserver: mvcc: database space exceeded", "code": 8 }),
             "/v3/kv/txn" => {
                 self.puts += 1;
@@ -164,14 +164,15 @@ impl Registry {
         })
     }
 
-    /// Returns the keys, and executes the first put after that.
-    fn list(&mut self) -> Value {
+    /// Returns the key or all keys, as is asked, and executes the first put after that.
+    fn list(&mut self, request: &Value) -> Value {
         if let (true, Some(first)) = (self.is_taken, &self.first) {
             let other = "eyJQdWJsaWNJUCI6IjE5OC4xOC4wLjIifQ==";
             self.keys.insert(key(first), ("other".to_owned(), other.to_owned()));
         }
         let entry = |(key, (lease, value)): (&String, &(String, String))| json!({ "key": key, "value": value, "lease": lease, "mod_revision": "1", "create_revision": "1" });
-        let listed = self.keys.iter().map(entry).collect();
+        let is_asked = |key: &str| request["range_end"].is_string() || request["key"] == key;
+        let listed = self.keys.iter().filter(|(key, _)| is_asked(key)).map(entry).collect();
         if let Some(first) = self.first.take_if(|_| !self.is_taken) {
             self.put(&first);
         }
@@ -357,4 +358,35 @@ fn a_lease_is_renewed_while_the_agent_takes_no_event() {
     for _ in 0..2 {
         assert!(matches!(inbox.recv_timeout(PATIENCE).unwrap(), Event::Renewed { .. }));
     }
+}
+
+#[test]
+fn a_lease_with_an_ipv6_part_is_lost_to_one_of_another_host_without() {
+    // `/coreos.com/network/subnets/` and 198.19.7.0-24 or 198.19.7.0-24&2001:db8:7::-64
+    let usual = "L2NvcmVvcy5jb20vbmV0d29yay9zdWJuZXRzLzE5OC4xOS43LjAtMjQ=";
+    let dual = "L2NvcmVvcy5jb20vbmV0d29yay9zdWJuZXRzLzE5OC4xOS43LjAtMjQmMjAwMTpkYjg6Nzo6LTY0";
+    // {"PublicIP":"198.18.0.1"} and {"PublicIP":"198.18.0.2"}
+    let entry = |value: &str| ("77".to_owned(), value.to_owned());
+    let [own, other] = ["eyJQdWJsaWNJUCI6IjE5OC4xOC4wLjEifQ==", "eyJQdWJsaWNJUCI6IjE5OC4xOC4wLjIifQ=="].map(entry);
+    // No put is left without an answer.
+    let keys = BTreeMap::from([(dual.to_owned(), own.clone())]);
+    let (registry, url) = serve(Registry { puts: 1, keys, ..Registry::default() });
+    let subnet = |inbox: &Receiver<Event>| match inbox.recv_timeout(PATIENCE).unwrap() {
+        Event::Acquired(acquired) => acquired.subnet.to_string(),
+        event => panic!("no lease: {event:?}"),
+    };
+    let (inbox, check, keeper) = keep(&url, PATIENCE);
+    assert_eq!(subnet(&inbox), "198.19.7.0/24");
+    let put = |entry| registry.lock().unwrap().keys.insert(usual.to_owned(), entry);
+    // One of this host costs nothing.
+    put(own);
+    until((&inbox, &check), "it is renewed", &|event| matches!(event, Event::Renewed { .. }));
+    put(other);
+    until((&inbox, &check), "it is lost", &|event| match event {
+        Event::Fatal(error) => error.message.contains("198.19.7.0-24 of 198.18.0.1 belongs to another host"),
+        _ => false,
+    });
+    keeper.join().unwrap();
+    let (inbox, ..) = keep(&url, PATIENCE);
+    assert_ne!(subnet(&inbox), "198.19.7.0/24", "two hosts write one lease");
 }
