@@ -61,10 +61,12 @@ impl UdpPort {
         if receive.len() < usize::from(count) {
             return Err(missing());
         }
-        let each = send.len() / usize::from(count.max(1));
+        let (count, sent) = (usize::from(count), send.len());
         let mut send = send.into_iter();
-        let ports = receive.into_iter().take(usize::from(count)).map(|fd| {
-            UdpPort::adopt(config, others, Sockets { receive: vec![fd], send: send.by_ref().take(each).collect() })
+        let ports = receive.into_iter().take(count).enumerate().map(|(at, fd)| {
+            // The parts of a range may differ by one.
+            let own = sent * (at + 1) / count - sent * at / count;
+            UdpPort::adopt(config, others, Sockets { receive: vec![fd], send: send.by_ref().take(own).collect() })
         });
         ports.collect()
     }
@@ -179,6 +181,25 @@ mod tests {
         let config = UdpConfig::new(ip, ports[0].listen().port(), SocketAddr::new(ip, 9));
         assert!(matches!(UdpPort::open_spread(config, &[], 3), Err(OpenError::InUse(_))));
         assert!(matches!(UdpPort::open(config), Err(OpenError::InUse(_))));
+    }
+
+    #[test]
+    fn ports_that_take_a_range_over_have_all_of_its_sockets() {
+        if testing::namespace().is_none() {
+            return;
+        }
+        let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let config = UdpConfig::new(ip, 0, SocketAddr::new(ip, 9));
+        let config = UdpConfig { source: Source::Range(20_000, 20_002), ..config };
+        let ports = UdpPort::open_spread(config, &[], 2).unwrap();
+        let mut all = Sockets::default();
+        for Sockets { receive, send } in ports.iter().map(|port| port.sockets().unwrap()) {
+            all.receive.extend(receive);
+            all.send.extend(send);
+        }
+        let config = UdpConfig { port: ports[0].listen().port(), ..config };
+        let adopted = UdpPort::adopt_spread(config, &[], all, 2).unwrap();
+        assert_eq!(adopted.iter().map(UdpPort::slots).collect::<Vec<_>>(), [1, 2]);
     }
 
     #[test]
