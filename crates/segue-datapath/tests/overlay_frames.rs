@@ -576,6 +576,24 @@ fn a_packet_in_the_network_of_another_peer_is_dropped() {
     }
 }
 
+/// Tests that a peer with every prefix sends nothing from a source that no other host may have, unless in frames of the
+/// interface.
+#[test]
+fn a_peer_with_every_prefix_has_no_martian_source() {
+    let every = ["0.0.0.0", "::"].map(|any| (Inside::Prefix(any.parse().unwrap(), 0), 0, VNI));
+    for (form, removal) in FORMS.into_iter().flat_map(|form| [(form, Removal::Short), (form, Removal::Parsed)]) {
+        let peers = if form.frames { usual_peers(form) } else { every.to_vec() };
+        let mut here = Bench::with(form, removal, &peers);
+        let v4 = [[126, 0, 0, 1], [127, 0, 0, 1], [224, 0, 0, 1], [255; 4]];
+        let v4 = v4.map(|src| Ip::V4(V4 { src, ..V4::new(1, 1, 2) }));
+        let v6 = [2_u128, 1, u128::MAX].map(|src| Ip::V6(V6 { src: src.to_be_bytes(), ..V6::new(1, 1, 2) }));
+        let contents = v4.into_iter().chain(v6).map(|ip| Content::of(tcp(ip, 1, 100)).with_station(form, STATIONS[0]));
+        let taken: Vec<usize> = contents.map(|content| here.take(PEERS[0], 0, &[content]).len()).collect();
+        assert_eq!(taken, if form.frames { [1; 7] } else { [1, 0, 0, 0, 1, 0, 0] }, "{form:?} {removal:?}");
+        assert_eq!(here.counter(Group::Drops, "inner_source"), if form.frames { 0 } else { 5 }, "{form:?}");
+    }
+}
+
 /// Tests that nothing is remembered of a table that was replaced: neither a destination, nor a source, nor a sender.
 #[test]
 fn a_new_table_is_in_force_for_the_next_packet_of_the_same_flow() {

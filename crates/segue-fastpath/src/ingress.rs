@@ -437,8 +437,8 @@ fn find_peer(code: &mut Code, form: &Form, table: &TableMaps<'_>) {
     code.a.jump_if_value(If::Set, Reg::R1, tunnel::BY_DAEMON, by_daemon);
 }
 
-/// Checks version and length of the inner packet, and its source address unless frames are inside, whose addresses the
-/// tunnel does not check. Afterwards R4 is its DSCP and ECN byte.
+/// Checks version and length of the inner packet, and its source address unless the interface carries frames, whose
+/// addresses the tunnel does not check. Afterwards R4 is its DSCP and ECN byte.
 fn check_inner(code: &mut Code, form: &Form, later: &mut Later) {
     let length = if form.carrier == Carrier::Bare { code.leave(Counter::OuterLength) } else { later.joined(code) };
     // Of what is in a frame the daemon wants to know less.
@@ -461,8 +461,10 @@ fn check_inner(code: &mut Code, form: &Form, later: &mut Later) {
     code.a.jump_if(If::Ne, Reg::R2, Reg::R3, version);
     code.a.jump_if_value(If::Eq, Reg::R2, 4, v4);
 
-    if !form.carrier.has_frames() {
+    if !form.delivers_frames() {
         check_source6(code, malformed, source);
+    }
+    if !form.carrier.has_frames() {
         let extension = code.leave(Counter::InnerExtension);
         code.a.load(Size::B, Reg::R1, Reg::R10, INNER + ipv6::NEXT_HEADER);
         for header in number::EXTENSIONS {
@@ -481,7 +483,7 @@ fn check_inner(code: &mut Code, form: &Form, later: &mut Later) {
     code.a.place(v4);
     code.a.op_value(Op::And, Reg::R1, 15);
     code.a.jump_if_value(If::Lt, Reg::R1, i32::from(ipv4::LEN / 4), malformed);
-    if !form.carrier.has_frames() {
+    if !form.delivers_frames() {
         code.a.load(Size::W, Reg::R1, Reg::R10, INNER + ipv4::SRC);
         code.a.jump_if_word(If::Eq, Reg::R1, u32::MAX, source);
         code.a.load(Size::B, Reg::R1, Reg::R10, INNER + ipv4::SRC);

@@ -379,6 +379,13 @@ fn each_peer_of_a_table_is_found_by_the_longest_prefix_and_may_send_what_is_its_
                     "{what} {prefix:?}"
                 );
             }
+            // With that route a peer still has no source that no other host may have.
+            path.replace(&[peer(&listeners, 0, wide, near)]).unwrap();
+            let mut martian = frame.clone();
+            let (source, group) = if version == 4 { (12, 0xe1) } else { (8, 0xff) };
+            martian[frame.len() - bare.len() + source] = group;
+            assert_eq!([run(&path, &frame).result, run(&path, &martian).result], [7, NEXT], "{what}");
+            assert_eq!(left(&path, "inner_source"), Some(1), "{what}");
             // Entries that ask for the daemon.
             for (csum, carrier) in [(true, good.config.carrier), (true, Carrier::Gue { remcsum: true })] {
                 let listener = if let Carrier::Gue { .. } = carrier { 1 } else { good.listener };

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use segue::encap::{Carrier, Mac, Received};
+use segue::encap::{Carrier, DecapRefusal, Mac, Received};
 use segue::packet::{Csum, Frag, Frame, Packet, Start, Unit};
 use segue::time::Nanos;
 use segue::wire::ethernet;
@@ -64,6 +64,11 @@ impl Overlay {
                 outside.drops.add(reason);
                 return self.rx.pool.put(packet);
             }
+            // The decapsulation looks at no addresses in frames.
+            if address(&packet, true).is_some_and(is_martian) {
+                outside.decap_drops.add(DecapRefusal::InnerSource);
+                return self.rx.pool.put(packet);
+            }
         }
         let from = burst.peer.ip();
         let peer = match self.frames {
@@ -76,13 +81,7 @@ impl Overlay {
         }
         outside.unwrapped.add(&packet);
         if owes_its_checksum(&packet) {
-            let bytes = datagram.as_ref();
-            let is_left = match carrier {
-                Carrier::Vxlan { .. } => Vxlan::parse(bytes).is_ok_and(|header| header.remcsum.is_some()),
-                Carrier::Gue { .. } => Gue::parse(bytes).is_ok_and(|header| header.remcsum.is_some()),
-                // Without a header there is no option.
-                Carrier::Fou | Carrier::Bare | Carrier::Geneve { .. } => false,
-            };
+            let is_left = leaves_its_checksum(datagram.as_ref(), carrier);
             outside.remcsum[1] += u64::from(is_left);
             outside.unfinished += u64::from(!is_left);
         }
@@ -108,14 +107,14 @@ impl Overlay {
                 return outside.drops.add(Dropped::NotForUs);
             }
             frame = Frame { bytes: frame.bytes.skip(ethernet::LEN), start: Start::Ip, csum: frame.csum };
+            if source_of(frame.bytes.bytes()).is_some_and(is_martian) {
+                return outside.decap_drops.add(DecapRefusal::InnerSource);
+            }
         }
         let bytes = frame.bytes.bytes();
         let peer = match self.frames {
             true => sender_of(&mut self.table, bytes, from, self.inside.mac(now)),
-            false => {
-                let is_v4 = bytes.first().is_some_and(|first| first >> 4 == 4);
-                address_in(bytes, is_v4, true).and_then(|source| self.table.source(source))
-            }
+            false => source_of(bytes).and_then(|source| self.table.source(source)),
         };
         if let Err(reason) = admit(&self.table, peer, from, network, frame.len()) {
             return outside.drops.add(reason);
@@ -127,6 +126,21 @@ impl Overlay {
             self.joined.add_frame(frame.len());
             gro.push_from(&mut Some(frame), Option::as_ref, Option::take, now, &mut self.rx.pool);
         }
+    }
+}
+
+/// Returns the source of the IP packet that `bytes` are.
+#[inline]
+fn source_of(bytes: &[u8]) -> Option<IpAddr> {
+    address_in(bytes, bytes.first().is_some_and(|first| first >> 4 == 4), true)
+}
+
+/// Returns whether no packet from another host may have this source address: it is multicast, broadcast or loopback.
+#[inline]
+fn is_martian(source: IpAddr) -> bool {
+    match source {
+        IpAddr::V4(source) => source.is_loopback() || source.is_multicast() || source.is_broadcast(),
+        IpAddr::V6(source) => source.is_loopback() || source.is_multicast(),
     }
 }
 
@@ -157,4 +171,14 @@ fn admit(table: &Table, peer: Option<usize>, from: IpAddr, network: Option<u32>,
 /// receiver, or the sender's kernel left it to a device that did not compute it.
 fn owes_its_checksum(packet: &Packet<Page>) -> bool {
     matches!(packet.offload.unit, Unit::Whole(Csum::Partial) | Unit::Train { .. })
+}
+
+/// Returns whether the headers of a datagram leave the inner transport checksum to the receiver.
+fn leaves_its_checksum(datagram: &[u8], carrier: Carrier) -> bool {
+    match carrier {
+        Carrier::Vxlan { .. } => Vxlan::parse(datagram).is_ok_and(|header| header.remcsum.is_some()),
+        Carrier::Gue { .. } => Gue::parse(datagram).is_ok_and(|header| header.remcsum.is_some()),
+        // Without a header there is no option.
+        Carrier::Fou | Carrier::Bare | Carrier::Geneve { .. } => false,
+    }
 }
