@@ -373,6 +373,34 @@ fn an_answer_after_a_reload_moves_its_tunnel_and_a_refused_query_moves_none() {
 }
 
 #[test]
+fn an_answer_after_a_reload_reads_no_file_of_peers_again() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    let directory = Directory::new();
+    let server = NameServer::start(&ground, &directory, (2, Duration::ZERO));
+    let file = directory.file("peers.json");
+    fs::write(&file, r#"{"peers":[]}"#).expect("a file");
+    let ends = "dev = \"white\"\nlocal = \"198.18.0.1\"\naddr = \"198.19.1.1/24\"\n";
+    let white = format!("[[tunnel]]\n{ends}peers = \"{}\"\n", file.display());
+    let near = Near::start(&ground.a, &ground.program, LOCAL, &(white + &table("red", "peer.invalid", 6090, 2)));
+    near.await_tunnel("red", "red");
+    let peers = || {
+        let listed: Value = serde_json::from_str(&near.segue("peer list white -j").1).ok()?;
+        Some(listed["peers"].as_array()?.len())
+    };
+    assert_eq!(until("white does not run", peers), 0);
+
+    server.set((3, Duration::from_secs(3)));
+    near.reload();
+    // It is for the next reload.
+    fs::write(&file, r#"{"peers":[{"prefix":"198.19.7.0/24","remote":"198.18.0.4"}]}"#).expect("a file");
+    until("the answer moves no tunnel", || near.service.stderr().contains("restarted red").then_some(()));
+    assert_eq!(peers(), Some(0));
+    server.set((3, Duration::ZERO));
+    near.reload();
+    assert_eq!(peers(), Some(1));
+}
+
+#[test]
 fn a_start_does_not_wait_for_a_late_answer_with_which_its_tunnels_come_up() {
     let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
     let directory = Directory::new();

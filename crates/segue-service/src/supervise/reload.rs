@@ -72,8 +72,8 @@ impl Service {
     }
 
     /// Takes the answers of the resolver that arrived after a start, a reload or an upgrade: absent tunnels get theirs,
-    /// and others whose names now have other addresses are started again with those. The file is not read for that,
-    /// since it may have changed.
+    /// and others whose names now have other addresses are started again with those. No file is read for that, neither
+    /// the configuration nor one with peers, since it may have changed.
     pub(super) fn apply_late_answers(&mut self) {
         let Some(late) = self.late.take() else { return };
         let (answers, left) = late.poll();
@@ -90,7 +90,7 @@ impl Service {
             let is_unset = |instance: &&mut Instance| !instance.unset.is_empty();
             let take = |instance: &mut Instance| (instance.spec.name.clone(), std::mem::take(&mut instance.unset));
             let unset: Vec<_> = self.instances.iter_mut().filter(is_unset).map(take).collect();
-            let followed = self.apply(specs, &names);
+            let followed = self.apply(specs, &names, false);
             for (name, unset) in unset {
                 let instance = self.instances.iter_mut().find(|instance| instance.spec.name == name);
                 instance.into_iter().for_each(|instance| instance.unset.extend(unset.clone()));
@@ -160,7 +160,7 @@ impl Service {
             names = lookups.names().clone().or(self.cached_addresses());
             specs = self.configuration.specs(&names)?;
         }
-        let outcome = self.apply(specs, &names)?;
+        let outcome = self.apply(specs, &names, true)?;
         self.late = LateAnswers::of(lookups);
         Ok(outcome)
     }
@@ -172,8 +172,9 @@ impl Service {
     }
 
     /// Changes the running instances to match these specifications, whose names have the addresses of `names`.
-    /// Everything that can be checked is checked before the first change; a change that fails later is reverted.
-    fn apply(&mut self, specs: Vec<InstanceSpec>, names: &Names) -> Result<Reloaded, Error> {
+    /// Everything that can be checked is checked before the first change; a change that fails later is reverted. Where
+    /// `loads_peers` is true, tunnels with a peer table that are not started anew load the files of their peers again.
+    fn apply(&mut self, specs: Vec<InstanceSpec>, names: &Names, loads_peers: bool) -> Result<Reloaded, Error> {
         self.stand_down(&specs);
         // An instance that is not up yet would not receive a request.
         self.settle();
@@ -223,7 +224,7 @@ impl Service {
         tables.retain(|(name, _)| successors.iter().any(|successor| successor.name == *name));
         let mut wrong = tables::restore(tables, &mut self.notify);
         let with_table = kept.iter().chain(&successors).chain(handovers.iter().map(|handover| &handover.spec));
-        wrong.extend(tables::load(with_table, &mut self.notify));
+        wrong.extend(tables::load(with_table.filter(|_| loads_peers), &mut self.notify));
         wrong.iter().for_each(|error| self.complain(error));
         outcome.failed = self.set_all(&assignments_of);
         outcome.knobs.retain(|name| !outcome.failed.contains(name));
