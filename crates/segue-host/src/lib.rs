@@ -8,7 +8,7 @@
 //! - [`mod@file`] replaces a file in one step, and removes one only if no other has taken its name;
 //! - [`output`] writes a file beside its name, which it gets when it is complete;
 //! - [`signals`] turns the signals of a long-running process into events of its loop;
-//! - [`stderr`] tells whether a message can be written without a wait for its reader;
+//! - [`stderr`] tells whether a message can be written without a wait for its reader, and [`stdout`] writes events so;
 //! - [`names`] asks the resolver for the addresses of several names at a time;
 //! - [`process`] and [`memory`] are what a supervisor needs: changes of a child, numbers shared with it, and rights to
 //!   give up;
@@ -37,8 +37,8 @@
 //! - Nothing of the system is changed except by the call that is named after the change.
 //!
 //! # Limits
-//! It does not know tunnels, gateways or the control socket, and prints nothing. It refuses to fork a process with
-//! several threads ([`sys::fork`]), since the child could wait for a lock for ever.
+//! It does not know tunnels, gateways or the control socket, and prints nothing but what [`stdout`] is given. It
+//! refuses to fork a process with several threads ([`sys::fork`]), since the child could wait for a lock for ever.
 
 pub mod activation;
 pub mod address;
@@ -58,4 +58,5 @@ pub mod process;
 pub mod sandbox;
 pub mod signals;
 pub mod stderr;
+pub mod stdout;
 pub mod sys;

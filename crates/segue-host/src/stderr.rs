@@ -12,7 +12,7 @@ use crate::sys::{Want, poll};
 
 /// Longest wait for room while no text was dropped before: a terminal has none while another process writes to it, or
 /// while 256 characters wait in a serial line, and a socket none while a quarter of its buffer is full.
-const MOMENT: Duration = Duration::from_millis(250);
+pub(crate) const MOMENT: Duration = Duration::from_millis(250);
 
 /// A function that returns the line about texts that were dropped, from what it says.
 type Form = Box<dyn Fn(&str) -> String + Send + Sync>;

@@ -2,11 +2,12 @@
 #![allow(unsafe_code, reason = "system calls without a safe wrapper in std")]
 
 use std::ffi::{CStr, CString};
-use std::fs::File;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, IsTerminal};
 use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 use super::check;
@@ -67,7 +68,7 @@ pub fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
         return Ok(());
     }
     let error = io::Error::last_os_error();
-    if error.kind() == io::ErrorKind::AlreadyExists { Err(error) } else { std::fs::rename(from, to) }
+    if error.kind() == io::ErrorKind::AlreadyExists { Err(error) } else { fs::rename(from, to) }
 }
 
 /// Makes reads and writes of an open file return instead of waiting (O_NONBLOCK).
@@ -76,6 +77,28 @@ pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     let flags = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) })?;
     // SAFETY: plain calls on an open descriptor.
     check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) }).map(drop)
+}
+
+/// Makes writes to a pipe or terminal return instead of waiting for room, by an open file description of this process's
+/// own: the flags of one are those of each process that has it. Returns whether no write to `fd` waits for a reader,
+/// which is so for a file too.
+pub fn write_without_waiting(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let kind = fs::metadata(&path)?.file_type();
+    if !kind.is_fifo() && !fd.is_terminal() {
+        return Ok(kind.is_file());
+    }
+    let own = File::options().write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
+    // SAFETY: plain numbers of open descriptors; `fd` is the same pipe or terminal as before.
+    check(unsafe { libc::dup2(own.as_raw_fd(), fd.as_raw_fd()) })?;
+    Ok(true)
+}
+
+/// Writes to an open file by one call (write(2)); returns the number of bytes written, which may be fewer.
+pub fn write(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
+    // SAFETY: the kernel reads at most the length of the slice, which outlives the call.
+    let len = unsafe { libc::write(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) };
+    usize::try_from(len).map_err(|_| io::Error::last_os_error())
 }
 
 /// Returns the width of the terminal on stdout in columns; `None` where stdout is no terminal.
@@ -91,8 +114,9 @@ pub fn terminal_width() -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{FileTypeExt, symlink};
-    use std::os::unix::net::UnixListener;
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::{UnixListener, UnixStream};
 
     use super::*;
 
@@ -107,5 +131,22 @@ mod tests {
         std::fs::remove_dir_all(&folder).unwrap();
         let [of_socket, of_link] = found.map(|found| found.unwrap().file_type());
         assert!(of_socket.is_socket() && of_link.is_symlink());
+    }
+
+    #[test]
+    fn writes_to_a_pipe_do_not_wait_and_those_of_others_still_do() {
+        let (_reader, writer) = io::pipe().unwrap();
+        let other = writer.try_clone().unwrap();
+        assert!(write_without_waiting(writer.as_fd()).unwrap());
+        // SAFETY: a plain call on an open descriptor.
+        let flags = |fd: BorrowedFd<'_>| check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) }).unwrap();
+        assert_eq!(flags(other.as_fd()) & libc::O_NONBLOCK, 0);
+        let error = (0..10_000).find_map(|_| write(writer.as_fd(), &[0; 4096]).err()).unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        // A file keeps its description, whose offset others may share.
+        let (file, (socket, _far)) = (memory_file(c"segue-test").unwrap(), UnixStream::pair().unwrap());
+        assert!(write_without_waiting(file.as_fd()).unwrap());
+        assert_eq!(flags(file.as_fd()) & libc::O_NONBLOCK, 0);
+        assert!(!write_without_waiting(socket.as_fd()).unwrap());
     }
 }
