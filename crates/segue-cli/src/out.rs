@@ -11,6 +11,7 @@ use segue_control::error::Error;
 use segue_control::event::{self, LogEntry, LogEvent, Priority};
 use segue_service::forward::Forwarded;
 use segue_service::report::Report;
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::args::{Color, Common};
@@ -31,20 +32,12 @@ pub(crate) struct Out {
     pub(crate) verbose: bool,
     /// The form of output that is not data.
     pub(crate) form: Form,
-    /// The reaction to a stdout that its reader has closed.
-    pub(crate) on_closed: OnClosed,
+    /// Whether the command continues when stdout is closed: a daemon does not depend on a reader. Others exit with
+    /// status 0 and no message then: the reader has closed the pipe early (`| head`).
+    pub(crate) stays: bool,
 }
 
-/// The reaction to a stdout whose reader has closed it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OnClosed {
-    /// Exit with status 0 and no message: the reader has closed the pipe early (`| head`).
-    Exit,
-    /// Continue without output: a daemon does not depend on a reader.
-    Ignore,
-}
-
-/// Whether stdout is known to be closed, for [`OnClosed::Ignore`].
+/// Whether stdout is known to be closed, for a command that continues then.
 static CLOSED: AtomicBool = AtomicBool::new(false);
 
 impl Out {
@@ -63,7 +56,7 @@ impl Out {
             quiet: common.quiet,
             verbose: common.verbose,
             form: Form::new(common.log_format),
-            on_closed: OnClosed::Exit,
+            stays: false,
         }
     }
 
@@ -77,26 +70,37 @@ impl Out {
         self.unattended()
     }
 
-    /// Returns the output settings of a command that continues when stdout is closed.
+    /// Returns the output settings of a command that continues when stdout is closed, or not read.
     pub(crate) fn unattended(&self) -> Arc<dyn Report> {
-        let form = self.form;
-        segue_host::stderr::never_wait(move |lost| form.lost(lost));
-        Arc::new(Out { on_closed: OnClosed::Ignore, ..*self })
+        let out = Out { stays: true, ..*self };
+        segue_host::stderr::never_wait(move |lost| out.form.lost(lost));
+        if out.json {
+            segue_host::stdout::never_wait(move |count| out.line(&event::lost(count)));
+        }
+        Arc::new(out)
     }
 
     /// Writes data to stdout and flushes it.
     pub(crate) fn data(&self, text: &str) {
-        let mut stdout = AutoStream::auto(io::stdout());
-        if let Err(error) = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        let written = segue_host::stdout::write(text).unwrap_or_else(|| {
+            let mut stdout = AutoStream::auto(io::stdout());
+            stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush())
+        });
+        if let Err(error) = written {
             self.stdout_failed(&error);
         }
     }
 
     /// Writes one JSON value and a line feed.
     pub(crate) fn value(&self, value: &Value) {
-        // Serialising a Value cannot fail: its keys are strings.
-        let text = if self.pretty { format!("{value:#}") } else { value.to_string() };
-        self.data(&(text + "\n"));
+        self.data(&self.line(value));
+    }
+
+    /// Returns a JSON value and a line feed. Serialising it cannot fail: its keys are strings, and what is forwarded
+    /// was written once when it was checked.
+    fn line(&self, value: &impl Serialize) -> String {
+        let text = if self.pretty { serde_json::to_string_pretty(value) } else { serde_json::to_string(value) };
+        text.map_or_else(|_| String::new(), |text| text + "\n")
     }
 
     /// Writes a line for the user to stderr, unless quiet.
@@ -144,14 +148,14 @@ impl Out {
     }
 
     fn stdout_failed(&self, error: &io::Error) {
-        match (self.on_closed, error.kind()) {
-            (OnClosed::Ignore, _) => {
+        match (self.stays, error.kind()) {
+            (true, _) => {
                 if !CLOSED.swap(true, Ordering::Relaxed) {
                     self.event(&LogEntry::new(LogEvent::Output, "note: stdout is closed; going on without it"));
                 }
             }
-            (OnClosed::Exit, io::ErrorKind::BrokenPipe) => process::exit(0),
-            (OnClosed::Exit, _) => {
+            (false, io::ErrorKind::BrokenPipe) => process::exit(0),
+            (false, _) => {
                 to_stderr(&Error::system("cannot write to stdout", error, "write to a place with room for it").text());
                 process::exit(1);
             }
@@ -169,11 +173,7 @@ impl Report for Out {
     }
 
     fn forward(&self, event: &Forwarded<'_>) {
-        let text = if self.pretty { serde_json::to_string_pretty(event) } else { serde_json::to_string(event) };
-        // Serialising it cannot fail: its text was written once when it was checked.
-        if let Ok(text) = text {
-            self.data(&(text + "\n"));
-        }
+        self.data(&self.line(event));
     }
 
     fn is_log(&self) -> bool {

@@ -6,6 +6,7 @@ mod common;
 use common::{Ran, in_namespace};
 use segue_control::model::Instance;
 use segue_control::protocol::Response;
+use serde_json::Value;
 
 /// Shell functions: a file of one tunnel and of gateways that cannot start, and the state of the tunnel.
 const TUNNEL: &str = "tunnel() {
@@ -224,5 +225,70 @@ timeout 1 cat <&9; true";
                 assert!(lines[2..].iter().all(|line| line.starts_with("t=") && line.contains(" id=")), "{ran:?}");
             }
         }
+    }
+}
+
+/// Tests that a service whose events are not read starts an instance again that was killed, ends, and says how many
+/// events were lost.
+#[test]
+fn a_service_does_not_wait_for_the_reader_of_its_events() {
+    let Some(ran) = of_a_service(
+        "mkfifo pipe; exec 9<>pipe; head -c 65536 /dev/zero >&9; tunnel > one.toml
+$SEGUE run -c one.toml -j >pipe 2>said 9>&- & service=$!
+first=$(another none); [ -n \"$first\" ] && echo up
+kill -KILL $first
+second=$(another $first); [ -n \"$second\" ] && echo again
+head -c 65536 <&9 > /dev/null
+kill -TERM $service; wait $service; echo \"end $?\"
+timeout 1 cat <&9; true",
+    ) else {
+        return;
+    };
+    let lines: Vec<&str> = ran.stdout.lines().collect();
+    assert_eq!(lines[..3], ["up", "again", "end 0"], "{ran:?}");
+    let event = |line: &&str| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {ran:?}"));
+    let events: Vec<Value> = lines[3..].iter().map(event).collect();
+    let lost: Vec<&Value> = events.iter().filter(|event| event["event"] == "lost").collect();
+    assert_eq!((&events[0]["event"], &events[1]["event"]), (&"up".into(), &"lost".into()), "{ran:?}");
+    // That all are up, the fault, and the end of the instance.
+    assert!(lost.len() == 1 && lost[0]["count"].as_u64().is_some_and(|count| count >= 3), "{ran:?}");
+    assert_eq!(events[events.len() - 1]["event"], "down", "{ran:?}");
+}
+
+/// Tests that an instance loses no event for a supervisor that is slow to read.
+#[test]
+fn an_instance_waits_until_its_supervisor_reads_its_events() {
+    if segue_lab::which("python3").is_none() {
+        return segue_lab::skip_this_test("not installed: python3");
+    }
+    let Some(ran) = of_a_service(
+        "cat > parent.py <<'END'
+import os, socket, subprocess, sys, time
+near, far = socket.socketpair()
+read, write = os.pipe()
+os.write(write, b' ' * 65536)
+child = subprocess.Popen(sys.argv[1:] + [str(os.getpid())], stdin=far, stdout=write)
+os.close(write)
+while subprocess.run([sys.argv[1], 'stat', 'sg0'], capture_output=True).returncode:
+    time.sleep(0.05)
+# It has its first event to write now, and another one at its end.
+time.sleep(1)
+child.terminate()
+time.sleep(1)
+text = b''
+while part := os.read(read, 65536):
+    text += part
+print(text.decode().strip())
+print('end', child.wait())
+END
+python3 parent.py $SEGUE tunnel dev sg0 local 198.18.0.1 remote 198.18.0.2 encap gue -j --supervised",
+    ) else {
+        return;
+    };
+    let lines: Vec<&str> = ran.stdout.lines().collect();
+    assert_eq!((lines.len(), lines[lines.len() - 1]), (3, "end 0"), "{ran:?}");
+    for (line, event) in lines.iter().zip(["up", "down"]) {
+        let said: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {ran:?}"));
+        assert_eq!(said["event"], event, "{ran:?}");
     }
 }

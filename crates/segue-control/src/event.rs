@@ -1,8 +1,12 @@
 //! The events that long-running commands log, each with an id that never changes, and their form as one line.
 
 use std::borrow::Cow;
+use std::time::SystemTime;
+
+use serde_json::{Value, json};
 
 use crate::error::{Error, printable_line};
+use crate::units;
 
 /// Importance of an event, as syslog(3) numbers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -116,6 +120,14 @@ impl<'a> LogEntry<'a> {
     }
 }
 
+/// Returns the event that takes the place of `count` events on stdout, which was not read.
+pub fn lost(count: u64) -> Value {
+    let (id, t) = (LogEvent::Lost.id(), units::rfc3339(SystemTime::now()));
+    let what = if count == 1 { "1 message was".to_owned() } else { format!("{count} messages were") };
+    let message = format!("{what} lost, since stdout was not read");
+    json!({ "schema": "segue.events/1", "event": id, "t": t, "count": count, "message": message })
+}
+
 /// Returns the lines of an error, one for each position in a file: `id=KIND msg="..." why="..." try="..."`.
 pub fn lines_of(error: &Error) -> Vec<String> {
     let mut fields: Vec<(&str, String)> = Vec::new();
@@ -168,6 +180,17 @@ mod tests {
     fn an_error_is_one_line_with_its_kind_reason_and_hint() {
         let error = Error::new(Kind::InUse, "port 6080", "ss -ulpn\nanother `port`").why("it is bound");
         assert_eq!(lines_of(&error), [r#"id=in_use msg="port 6080" why="it is bound" try="ss -ulpn; another `port`""#]);
+    }
+
+    #[test]
+    fn lost_events_are_an_event_with_their_number() {
+        for (count, message) in [(1, "1 message was lost, "), (20, "20 messages were lost, ")] {
+            let event = lost(count);
+            assert_eq!((event["schema"].as_str(), event["event"].as_str()), (Some("segue.events/1"), Some("lost")));
+            assert_eq!(event["count"], count);
+            assert_eq!(event["message"], format!("{message}since stdout was not read"));
+            assert!(event["t"].as_str().is_some_and(|t| t.ends_with('Z')));
+        }
     }
 
     #[test]

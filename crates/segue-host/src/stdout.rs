@@ -5,7 +5,7 @@ use std::io;
 use std::mem;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::stderr::MOMENT;
 use crate::sys::{self, Want, poll};
@@ -13,6 +13,8 @@ use crate::sys::{self, Want, poll};
 /// Largest number of bytes that are written at a time where a write may wait (PIPE_BUF): a pipe or socket that is ready
 /// to be written to has room for them.
 const PIECE: usize = 4096;
+/// Longest time in which one text waits for room, where its reader leaves some again and again.
+const LONGEST: Duration = Duration::from_secs(1);
 
 /// The output, once it is decided whether it waits for its reader; `None` where it does.
 static STREAM: OnceLock<Option<Mutex<Stream>>> = OnceLock::new();
@@ -34,8 +36,9 @@ pub fn never_wait(form: impl Fn(u64) -> String + Send + 'static) {
 }
 
 /// Writes `text` to stdout, behind a text with the number of those that were dropped before it; `None` where this
-/// process waits for the reader. The first text that finds no room waits for a moment; what of it is not written then
-/// is kept, and goes first. Texts that find it still there are dropped. The end of the process drops it too.
+/// process waits for the reader. The first text that finds no room waits for a moment, or for a second while the reader
+/// goes on; what of it is not written then is kept, and goes first. Texts that find it still there are dropped. The end
+/// of the process drops it too.
 pub fn write(text: &str) -> Option<io::Result<()>> {
     let stream = STREAM.get()?.as_ref()?;
     Some(stream.lock().unwrap_or_else(PoisonError::into_inner).write(io::stdout().as_fd(), text))
@@ -54,25 +57,32 @@ struct Stream {
 
 impl Stream {
     fn write(&mut self, fd: BorrowedFd<'_>, text: &str) -> io::Result<()> {
+        let until = Instant::now() + LONGEST;
         let rest = mem::take(&mut self.rest);
-        self.put(fd, &rest, Duration::ZERO)?;
+        self.put(fd, &rest, (Duration::ZERO, until))?;
         if self.rest.is_empty() && self.lost > 0 {
             let told = (self.form)(mem::take(&mut self.lost));
-            self.put(fd, told.as_bytes(), MOMENT)?;
+            self.put(fd, told.as_bytes(), (MOMENT, until))?;
         }
         if self.rest.is_empty() {
-            return self.put(fd, text.as_bytes(), MOMENT);
+            return self.put(fd, text.as_bytes(), (MOMENT, until));
         }
         self.lost += 1;
         Ok(())
     }
 
-    /// Writes `bytes` while there is room within `longest`, and within a moment once the reader has left some; keeps
-    /// what is left.
-    fn put(&mut self, fd: BorrowedFd<'_>, mut bytes: &[u8], mut longest: Duration) -> io::Result<()> {
+    /// Writes `bytes` while there is room within `longest`, and within a moment once the reader has left some, but
+    /// waits for none after `until`; keeps what is left.
+    fn put(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        mut bytes: &[u8],
+        (mut longest, until): (Duration, Instant),
+    ) -> io::Result<()> {
         while !bytes.is_empty() {
+            let pause = longest.min(until.saturating_duration_since(Instant::now()));
             // A descriptor that cannot be waited for, such as that of a file, has room.
-            if poll(&[(fd, Want::Write)], longest).is_ok_and(|ready| ready == [false]) {
+            if poll(&[(fd, Want::Write)], pause).is_ok_and(|ready| ready == [false]) {
                 break;
             }
             match sys::write(fd, &bytes[..bytes.len().min(self.piece)]) {
@@ -93,6 +103,7 @@ impl Stream {
 #[cfg(test)]
 mod tests {
     use std::io::{PipeReader, Read};
+    use std::thread;
 
     use super::*;
 
@@ -158,12 +169,28 @@ mod tests {
                     break;
                 }
                 let rest = mem::take(&mut stream.rest);
-                stream.put(writer.as_fd(), &rest, Duration::ZERO).unwrap();
+                stream.put(writer.as_fd(), &rest, (Duration::ZERO, Instant::now() + LONGEST)).unwrap();
             }
             stream.write(writer.as_fd(), "next\n").unwrap();
             text += &read(&mut reader);
             let between = if is_cut { "1 lost\n" } else { "late\n" };
             assert!(text == long + between + "next\n", "{is_free}, {is_cut}: {} bytes", text.len());
         }
+    }
+
+    #[test]
+    fn a_reader_that_is_slow_does_not_hold_up_a_long_text() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let reads = thread::spawn(move || {
+            while reader.read(&mut [0; PIECE]).unwrap() > 0 {
+                thread::sleep(Duration::from_millis(10));
+            }
+        });
+        let mut stream = stream(PIECE);
+        // More than is read, and than a pipe holds.
+        stream.write(writer.as_fd(), &"x".repeat(4 << 20)).unwrap();
+        assert!(!stream.rest.is_empty());
+        drop(writer);
+        reads.join().unwrap();
     }
 }

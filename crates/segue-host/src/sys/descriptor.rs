@@ -88,7 +88,11 @@ pub fn write_without_waiting(fd: BorrowedFd<'_>) -> io::Result<bool> {
     if !kind.is_fifo() && !fd.is_terminal() {
         return Ok(kind.is_file());
     }
-    let own = File::options().write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
+    // SAFETY: a plain call on an open descriptor.
+    let flags = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) })?;
+    // A pipe that is open for both may have no other reader.
+    let reads = kind.is_fifo() && flags & libc::O_ACCMODE == libc::O_RDWR;
+    let own = File::options().read(reads).write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
     // SAFETY: plain numbers of open descriptors; `fd` is the same pipe or terminal as before.
     check(unsafe { libc::dup2(own.as_raw_fd(), fd.as_raw_fd()) })?;
     Ok(true)
@@ -148,5 +152,15 @@ mod tests {
         assert!(write_without_waiting(file.as_fd()).unwrap());
         assert_eq!(flags(file.as_fd()) & libc::O_NONBLOCK, 0);
         assert!(!write_without_waiting(socket.as_fd()).unwrap());
+    }
+
+    #[test]
+    fn a_pipe_that_is_open_for_both_stays_its_own_reader() {
+        let (reader, writer) = io::pipe().unwrap();
+        let path = format!("/proc/self/fd/{}", writer.as_raw_fd());
+        let both = File::options().read(true).write(true).open(path).unwrap();
+        drop((reader, writer));
+        assert!(write_without_waiting(both.as_fd()).unwrap());
+        assert_eq!(write(both.as_fd(), b"x").unwrap(), 1);
     }
 }

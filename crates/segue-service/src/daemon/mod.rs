@@ -80,9 +80,10 @@ pub struct Start {
     pub is_weak: bool,
 }
 
-/// Makes this process end when its supervisor ends, if it has one.
+/// Makes this process end when its supervisor ends, if it has one, and wait for it to read each event.
 pub fn follow(supervisor: Option<i32>, is_successor: bool) -> Result<Option<Watched>, Error> {
     let Some(pid) = supervisor else { return Ok(None) };
+    segue_host::stdout::always_wait();
     sys::signal_on_parent_death(libc::SIGTERM).map_err(|error| {
         Error::system("cannot follow the process that started this one", &error, "segue doctor").why("prctl failed")
     })?;
