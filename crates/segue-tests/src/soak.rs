@@ -45,17 +45,38 @@ pub struct Slope {
 impl Slope {
     /// Returns the slope through points of (hours, value); `None` if there are fewer than four.
     pub fn of(points: &[(f64, f64)]) -> Option<Slope> {
-        if points.len() < 4 {
+        let (hours, values): (Vec<f64>, Vec<f64>) = points.iter().copied().unzip();
+        Slope::through(&from_mean(&hours), &from_mean(&values), 2)
+    }
+
+    /// Returns the slope through points like [`Slope::of`], of what does not go with `others` at the same times: the
+    /// coefficient of time in a linear model that has the others' values as well. `None` also where there is no other
+    /// one for each point.
+    pub fn beside(points: &[(f64, f64)], others: &[(f64, f64)]) -> Option<Slope> {
+        if points.len() != others.len() || points.len() < 5 {
             return None;
         }
-        let count = points.len() as f64;
-        let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
-        let (x, y) = (mean(|point| point.0), mean(|point| point.1));
-        let spread: f64 = points.iter().map(|point| (point.0 - x).powi(2)).sum();
-        let slope = points.iter().map(|point| (point.0 - x) * (point.1 - y)).sum::<f64>() / spread;
-        let rest: f64 = points.iter().map(|point| (point.1 - y - slope * (point.0 - x)).powi(2)).sum();
+        let (hours, values): (Vec<f64>, Vec<f64>) = points.iter().copied().unzip();
+        let others = from_mean(&others.iter().map(|other| other.1).collect::<Vec<f64>>());
+        // By Frisch, Waugh and Lovell it is the slope between the remainders of both.
+        let remainder = |of: &[f64]| {
+            let of = from_mean(of);
+            let part = dot(&of, &others) / dot(&others, &others).max(f64::MIN_POSITIVE);
+            of.iter().zip(&others).map(|(of, other)| of - part * other).collect::<Vec<f64>>()
+        };
+        Slope::through(&remainder(&hours), &remainder(&values), 3)
+    }
+
+    /// Returns the slope through values with a mean of zero, in a model of so many `parameters`.
+    fn through(hours: &[f64], values: &[f64], parameters: usize) -> Option<Slope> {
+        if hours.len() < parameters + 2 {
+            return None;
+        }
+        let spread = dot(hours, hours);
+        let slope = dot(hours, values) / spread;
+        let rest: f64 = hours.iter().zip(values).map(|(hours, value)| (value - slope * hours).powi(2)).sum();
         // The quantile of Student's distribution by Cornish and Fisher.
-        let free = count - 2.0;
+        let free = (hours.len() - parameters) as f64;
         let student = 1.96 + 2.37 / free + 2.82 / (free * free);
         let error = student * (rest / free / spread).sqrt();
         Some(Slope { slope, least: slope - error, most: slope + error })
@@ -64,6 +85,52 @@ impl Slope {
     /// Returns the slope relative to a value.
     pub fn relative(self, to: f64) -> Slope {
         Slope { slope: self.slope / to, least: self.least / to, most: self.most / to }
+    }
+}
+
+/// Returns the values without their mean.
+fn from_mean(values: &[f64]) -> Vec<f64> {
+    let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
+    values.iter().map(|value| value - mean).collect()
+}
+
+/// Returns the sum of the products of two lists.
+fn dot(one: &[f64], other: &[f64]) -> f64 {
+    one.iter().zip(other).map(|(one, other)| one * other).sum()
+}
+
+/// The 99th percentiles of round trips over time.
+#[derive(Debug)]
+pub struct Trips {
+    /// Middle of each window, hours, and the percentile in it, seconds.
+    windows: Vec<(f64, f64)>,
+    /// Mean of the percentiles, in seconds.
+    pub middle: f64,
+}
+
+impl Trips {
+    /// Returns those of a series, of which the first `warm_up` part does not count.
+    pub fn of(series: &Series, warm_up: f64) -> Trips {
+        let windows = series.windows(warm_up, p99);
+        let middle = mean(&mut windows.iter().map(|(_, value)| *value).collect::<Vec<f64>>());
+        Trips { windows, middle }
+    }
+
+    /// Returns the slope, in parts of the middle for an hour.
+    pub fn slope(&self) -> Option<Slope> {
+        Slope::of(&self.windows).map(|slope| slope.relative(self.middle))
+    }
+
+    /// Returns the slope of what does not go with the machine, whose own trips these are; that of all where they do not
+    /// have the same windows.
+    pub fn slope_beside(&self, machine: &Trips) -> Option<Slope> {
+        let slope = Slope::beside(&self.windows, &machine.windows).or_else(|| Slope::of(&self.windows));
+        slope.map(|slope| slope.relative(self.middle))
+    }
+
+    /// Returns the percentiles in microseconds, in one line.
+    pub fn list(&self) -> String {
+        list(&self.windows.iter().map(|(at, value)| (*at, value * 1e6)).collect::<Vec<(f64, f64)>>())
     }
 }
 

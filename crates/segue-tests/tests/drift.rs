@@ -6,9 +6,10 @@
 //! another MTU; an adapter is unplugged.
 //!
 //! At the end each process has a slope of its anonymous memory, and each route one of the p99 of its round trips beside
-//! no flood, with the 95 % interval. The upper end is bounded for memory from an hour on, for round trips from 110
-//! minutes on. From ten minutes on the lower end of round trips is bounded, by as much more as those without an
-//! instance may have become slower: a shorter run cannot show that nothing grows, but it can show that something does.
+//! no flood, with the 95 % interval, without what goes with the round trips that no instance is on. The upper end is
+//! bounded for memory from an hour on, for round trips from 110 minutes on. From ten minutes on the lower end of round
+//! trips is bounded, by as much more as those without an instance may have become slower: a shorter run cannot show
+//! that nothing grows, but it can show that something does.
 //!
 //! Each instance accounts for each packet that came to it, those that are killed by their counters of just before. From
 //! end to end, each route loses at most as many datagrams as were counted as dropped on it meanwhile (`soak::Track` has
@@ -32,7 +33,7 @@ use segue_tests::faults::{Fault, Forwarder, PATIENCE, Service, parent, tail, tun
 use segue_tests::flood::{Flood, Stations};
 use segue_tests::routed::{PORTS, ROUTER, Routed};
 use segue_tests::soak::{
-    self, Account, Balance, Comparison, Route, Series, Slope, Track, anonymous_kb, descriptors, mean, p99,
+    self, Account, Balance, Comparison, Route, Series, Slope, Track, Trips, anonymous_kb, descriptors, mean, p99,
     quiet_descriptors,
 };
 use segue_tests::traffic::{Place, socket};
@@ -504,11 +505,11 @@ fn a_service_under_faults_and_changes_grows_nowhere() {
         faults.push(format!("the wire was not bad: {frames:?}"));
     }
     // That of the machine alone.
-    let found = comparison.calm.windows(WARM_UP_TRIPS, p99);
-    let middle = mean(&mut found.iter().map(|(_, value)| *value).collect::<Vec<f64>>());
-    let machine = Slope::of(&found).map(|slope| slope.relative(middle));
+    let alone = Trips::of(&comparison.calm, WARM_UP_TRIPS);
+    let machine = alone.slope();
     if let Some(Slope { slope, least, most }) = machine {
-        let what = format!("p99 without an instance, {:.3} ms", 1000.0 * middle);
+        println!("machine p99 without an instance, µs:{}", alone.list());
+        let what = format!("p99 without an instance, {:.3} ms", 1000.0 * alone.middle);
         println!("machine {what}: {slope:.3} parts an hour, 95 %: {least:.3} to {most:.3}");
     }
     let slower = machine.map_or(0.0, |slope| slope.most.max(0.0));
@@ -531,11 +532,10 @@ fn a_service_under_faults_and_changes_grows_nowhere() {
         judge(&format!("memory of {}", held.name), Slope::of(&windows), "kB", (MOST_GROWTH, HOUR), (MOST_GROWTH, HOUR));
     }
     for Track { route, .. } in &tracks[killed.len()..] {
-        let found = route.calm.windows(WARM_UP_TRIPS, p99);
-        let middle = mean(&mut found.iter().map(|(_, value)| *value).collect::<Vec<f64>>());
-        let slope = Slope::of(&found).map(|slope| slope.relative(middle));
-        let what = format!("p99 of {}, {:.3} ms", route.name, middle * 1000.0);
-        judge(&what, slope, "parts", (MOST_SLOWER, LONGEST), (MOST_SLOWER + slower, LONG));
+        let trips = Trips::of(&route.calm, WARM_UP_TRIPS);
+        let what = format!("p99 of {}, {:.3} ms", route.name, trips.middle * 1000.0);
+        println!("{what}, over time, µs:{}; with the machine's own: {:.3?}", trips.list(), trips.slope());
+        judge(&what, trips.slope_beside(&alone), "parts", (MOST_SLOWER, LONGEST), (MOST_SLOWER + slower, LONG));
         let all = [&route.calm, &route.flooded].map(|series| 1000.0 * series.of_all(p99));
         println!("p99 {}: {:.3} ms, {:.3} ms beside a flood", route.name, all[0], all[1]);
     }

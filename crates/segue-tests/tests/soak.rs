@@ -17,6 +17,23 @@ fn a_slope_has_the_interval_of_its_points() {
 }
 
 #[test]
+fn what_goes_with_the_machine_is_not_in_the_slope_beside_it() {
+    let hours = |n: u32| f64::from(n) / 12.0;
+    let uneven = |n: u32, by: u32| f64::from(n * by % 13) / 13.0;
+    // The machine has its bad times, and becomes slower; the route takes twice of both, and has a slope of its own.
+    let machine: Vec<(f64, f64)> = (0..24).map(|n| (hours(n), 1.0 + 0.5 * uneven(n, 5) + 0.1 * hours(n))).collect();
+    let route = |(n, (at, machine)): (u32, &(f64, f64))| (*at, 2.0 * machine + 0.05 * at + 0.01 * uneven(n, 7));
+    let points: Vec<(f64, f64)> = (0..).zip(&machine).map(route).collect();
+    let [plain, beside] = [Slope::of(&points), Slope::beside(&points, &machine)].map(Option::unwrap);
+    assert!((beside.slope - 0.05).abs() < 0.005, "{beside:?}");
+    assert!(beside.most - beside.least < 0.1 * (plain.most - plain.least), "{beside:?} {plain:?}");
+    // Nothing is known of a machine that is always the same.
+    let same = Slope::beside(&points, &machine.iter().map(|(at, _)| (*at, 1.0)).collect::<Vec<_>>()).unwrap();
+    assert!((same.slope - plain.slope).abs() < 1e-9, "{same:?} {plain:?}");
+    assert_eq!(Slope::beside(&points, &machine[1..]), None);
+}
+
+#[test]
 fn windows_have_the_values_of_whole_cycles() {
     // 101 cycles of ten samples, of which the last one may not be whole, and the first ten are the warm-up.
     let mut series = Series::default();
