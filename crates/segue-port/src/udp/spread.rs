@@ -1,6 +1,7 @@
 //! Several ports on one UDP port number, each for a separate thread.
 
 use std::net::SocketAddr;
+use std::ops::Range;
 
 use super::config::{AUTO_SLOTS, OpenError, Source, UdpConfig};
 use super::receiver::Receiver;
@@ -61,11 +62,10 @@ impl UdpPort {
         if receive.len() < usize::from(count) {
             return Err(missing());
         }
-        let (count, sent) = (usize::from(count), send.len());
+        let sent = send.len();
         let mut send = send.into_iter();
-        let ports = receive.into_iter().take(count).enumerate().map(|(at, fd)| {
-            // The parts of a range may differ by one.
-            let own = sent * (at + 1) / count - sent * at / count;
+        let ports = receive.into_iter().zip(0..count).map(|(fd, at)| {
+            let own = share(sent, at, count).len();
             UdpPort::adopt(config, others, Sockets { receive: vec![fd], send: send.by_ref().take(own).collect() })
         });
         ports.collect()
@@ -105,9 +105,15 @@ impl UdpPort {
 
 /// Divides a range into `count` parts and returns the part with the index `at`, unless it is empty.
 fn part(range: std::ops::RangeInclusive<u16>, at: u16, count: u16) -> Option<std::ops::RangeInclusive<u16>> {
-    let place = |at: u16| range.len() * usize::from(at) / usize::from(count);
-    let mut part = range.clone().skip(place(at)).take(place(at + 1) - place(at));
+    let share = share(range.len(), at, count);
+    let mut part = range.clone().skip(share.start).take(share.len());
     Some(part.clone().next()?..=part.next_back()?)
+}
+
+/// Divides `len` places into `count` shares, which differ by one at most, and returns that with the index `at`.
+fn share(len: usize, at: u16, count: u16) -> Range<usize> {
+    let place = |at: u16| len * usize::from(at) / usize::from(count);
+    place(at)..place(at + 1)
 }
 
 fn too_few() -> OpenError {
