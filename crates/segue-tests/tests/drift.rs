@@ -534,7 +534,7 @@ fn a_service_under_faults_and_changes_grows_nowhere() {
     for Track { route, .. } in &tracks[killed.len()..] {
         let trips = Trips::of(&route.calm, WARM_UP_TRIPS);
         let what = format!("p99 of {}, {:.3} ms", route.name, trips.middle * 1000.0);
-        println!("{what}, over time, µs:{}; with the machine's own: {:.3?}", trips.list(), trips.slope());
+        println!("{what}, over time, µs:{}; the plain slope: {:.3?}", trips.list(), trips.slope());
         judge(&what, trips.slope_beside(&alone), "parts", (MOST_SLOWER, LONGEST), (MOST_SLOWER + slower, LONG));
         let all = [&route.calm, &route.flooded].map(|series| 1000.0 * series.of_all(p99));
         println!("p99 {}: {:.3} ms, {:.3} ms beside a flood", route.name, all[0], all[1]);
