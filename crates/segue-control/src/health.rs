@@ -34,13 +34,13 @@ pub const CODES: &[HealthCode] = &[
     ),
     code(
         "process_stopped",
-        "A signal stopped a process that opens an adapter again, or talks to a guest's front end.",
+        "A signal stopped a process that opens an adapter again, or connects or talks to a guest's front end.",
         "Another process has sent it SIGSTOP or SIGTSTP.",
         "No action is needed: the supervisor continues it.",
     ),
     code(
         "process_ended",
-        "A process that opens an adapter again, or talks to a guest's front end, has ended.",
+        "A process that opens an adapter again, or connects or talks to a guest's front end, has ended.",
         "A fault of segue, a signal from another process, or the kernel had no memory left.",
         "No action is needed where the reason says that the service starts the instance again; otherwise start it \
          again.",
