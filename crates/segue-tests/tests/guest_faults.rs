@@ -1,6 +1,7 @@
 //! Tests of faults of the processes of a guest's port: the end of the one that talks to the front end, or of the one
-//! that connects to it, an endless loop in them, errors of the system calls of all, and the end of a guest with much
-//! memory. Frames pass again, and no other instance is affected. Also a front end that takes the place of another one.
+//! that connects to it, an endless loop in them, errors of the system calls of the first and of the process that moves
+//! packets, and the end of a guest with much memory. Frames pass again, and no other instance is affected. Also a front
+//! end that takes the place of another one.
 
 #[path = "common/guests.rs"]
 mod common;
@@ -235,7 +236,7 @@ fn guests_whose_keeper_was_stopped_panicked_or_got_no_memory_exchange_frames_aga
 fn guests_whose_dialer_was_stopped_panicked_or_got_no_memory_exchange_frames_again() {
     let directory = Directory::new();
     let Some((service, guests)) = Guests::dialed(test_name!(), &directory) else { return };
-    stops_panics_or_gets_no_memory(test_name!(), &service, &guests, (DIALER, "segue_service::handover::sys::send"));
+    stops_panics_or_gets_no_memory(test_name!(), &service, &guests, (DIALER, "segue_host::sys::socket::connect_path"));
 }
 
 /// Tests that HEALTH names the process that talks to a front end where it has ended in an instance without a service,
