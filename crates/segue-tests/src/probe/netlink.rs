@@ -92,6 +92,9 @@ impl Held {
             if len < HEADER as i64 {
                 return Err(io::Error::other(format!("no answer: {len}")));
             }
+            if self.read(answer + 12)? == socket.port && self.read(answer + 8)? != SEQUENCE {
+                return Err(io::Error::other("the answer to another thread's question"));
+            }
             // Of the word of type and flags the type is the lower half.
             if self.read(answer + 4)? & 0xffff == libc::NLMSG_ERROR as u32 && self.read(answer + 8)? == SEQUENCE {
                 return Ok(Some(self.read(answer + HEADER as u64)?.cast_signed().into()));
