@@ -151,7 +151,7 @@ impl Out {
         match (self.stays, error.kind()) {
             (true, _) => {
                 if !CLOSED.swap(true, Ordering::Relaxed) {
-                    self.event(&LogEntry::new(LogEvent::Output, "note: stdout is closed; going on without it"));
+                    self.event(&LogEntry::new(LogEvent::Output, "note: stdout takes no more; going on without it"));
                 }
             }
             (false, io::ErrorKind::BrokenPipe) => process::exit(0),

@@ -72,7 +72,7 @@ events! {
     Stopped = "stopped" Warning "A signal stopped a process of an instance; it was continued.", "Find the process that sends SIGSTOP or SIGTSTP to it.";
     Forwarding = "forwarding" Warning "The kernel forwards between the interfaces of a gateway too.", "The line has the setting to change.";
     Sandbox = "sandbox" Notice "A part of the sandbox is missing in this kernel.", "segue doctor names it; run without --weak-sandbox to refuse.";
-    Output = "output" Notice "The reader of stdout is gone.", "No action is needed.";
+    Output = "output" Notice "The reader of stdout is gone, or its file system is full.", "No action is needed, or make room.";
     Lost = "lost" Warning "Messages were lost, since stderr was not read.", "Find out why its reader is slow or hangs.";
     Offload = "offload" Warning "The kernel refused an offload; packets take the slow path.", "segue stat --why says what it costs.";
     Link = "link" Info "The link of an adapter has changed.", "Look at the cable where it should be up.";

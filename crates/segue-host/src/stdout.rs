@@ -37,11 +37,19 @@ pub fn never_wait(form: impl Fn(u64) -> String + Send + 'static) {
 
 /// Writes `text` to stdout, behind a text with the number of those that were dropped before it; `None` where this
 /// process waits for the reader. The first text that finds no room waits for a moment, or for a second while the reader
-/// goes on; what of it is not written then is kept, and goes first. Texts that find it still there are dropped. The end
-/// of the process drops it too.
+/// goes on; what of it is not written then, or is refused, is kept, and goes first. Texts that find it still there are
+/// dropped. The end of the process drops it too.
 pub fn write(text: &str) -> Option<io::Result<()>> {
     let stream = STREAM.get()?.as_ref()?;
     Some(stream.lock().unwrap_or_else(PoisonError::into_inner).write(io::stdout().as_fd(), text))
+}
+
+/// Writes what [`write()`] has kept, and the number of the texts that were dropped, as far as there is room now.
+/// Returns whether some of it waits for room still. What is refused is tried again at the next call.
+pub fn flush() -> bool {
+    let Some(stream) = STREAM.get().and_then(Option::as_ref) else { return false };
+    let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
+    stream.flush(io::stdout().as_fd(), (Duration::ZERO, Instant::now() + LONGEST)).is_ok_and(|is_empty| !is_empty)
 }
 
 /// An output whose reader may leave no room.
@@ -58,17 +66,24 @@ struct Stream {
 impl Stream {
     fn write(&mut self, fd: BorrowedFd<'_>, text: &str) -> io::Result<()> {
         let until = Instant::now() + LONGEST;
+        let flushed = self.flush(fd, (MOMENT, until));
+        if let Ok(true) = flushed {
+            return self.put(fd, text.as_bytes(), (MOMENT, until));
+        }
+        self.lost += 1;
+        flushed.map(drop)
+    }
+
+    /// Writes the rest of a text, and then the number of those that were dropped, for which it waits as
+    /// [`put`](Self::put) does. Returns whether nothing is left.
+    fn flush(&mut self, fd: BorrowedFd<'_>, (longest, until): (Duration, Instant)) -> io::Result<bool> {
         let rest = mem::take(&mut self.rest);
         self.put(fd, &rest, (Duration::ZERO, until))?;
         if self.rest.is_empty() && self.lost > 0 {
             let told = (self.form)(mem::take(&mut self.lost));
-            self.put(fd, told.as_bytes(), (MOMENT, until))?;
+            self.put(fd, told.as_bytes(), (longest, until))?;
         }
-        if self.rest.is_empty() {
-            return self.put(fd, text.as_bytes(), (MOMENT, until));
-        }
-        self.lost += 1;
-        Ok(())
+        Ok(self.rest.is_empty())
     }
 
     /// Writes `bytes` while there is room within `longest`, and within a moment once the reader has left some, but
@@ -91,7 +106,10 @@ impl Stream {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // A terminal may have room for a character, but not for the two of a line feed.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) => return Err(error),
+                Err(error) => {
+                    self.rest = bytes.to_vec();
+                    return Err(error);
+                }
             }
             longest = MOMENT;
         }
@@ -139,14 +157,24 @@ mod tests {
         for text in ["two\n", "three\n", "four\n"] {
             stream.write(writer.as_fd(), text).unwrap();
         }
+        let flush = |stream: &mut Stream| stream.flush(writer.as_fd(), (Duration::ZERO, Instant::now())).unwrap();
+        assert!(!flush(&mut stream), "there is no room");
         assert_eq!(read(&mut reader), "");
-        stream.write(writer.as_fd(), "five\n").unwrap();
-        assert_eq!(read(&mut reader), "two\n2 lost\nfive\n");
-        stream.write(writer.as_fd(), "six\n").unwrap();
-        assert_eq!(read(&mut reader), "six\n");
+        assert!(flush(&mut stream));
+        assert_eq!(read(&mut reader), "two\n2 lost\n", "without another text");
+        fill(writer.as_fd());
+        for text in ["five\n", "six\n"] {
+            stream.write(writer.as_fd(), text).unwrap();
+        }
+        assert_eq!(read(&mut reader), "");
+        stream.write(writer.as_fd(), "seven\n").unwrap();
+        assert_eq!(read(&mut reader), "five\n1 lost\nseven\n");
         drop(reader);
-        let error = stream.write(writer.as_fd(), "seven\n").unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+        for text in ["eight\n", "nine\n"] {
+            let error = stream.write(writer.as_fd(), text).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+        }
+        assert_eq!((&stream.rest[..], stream.lost), (&b"eight\n"[..], 1), "kept, and counted");
     }
 
     #[test]

@@ -106,6 +106,7 @@ impl Server {
             let due =
                 clients.iter().map(|client| client.until).chain(file_due).chain(next_client).chain(next_place).min();
             let timeout = due.map_or(Duration::from_secs(3600), |due| due.saturating_duration_since(now));
+            let timeout = if segue_host::stdout::flush() { timeout.min(Duration::from_secs(1)) } else { timeout };
             let mut fds = vec![(signals.as_fd(), Want::Read)];
             let want = |client: &Client| if client.answer.is_some() { Want::Write } else { Want::Read };
             fds.extend(clients.iter().map(|client| (client.stream.as_fd(), want(client))));

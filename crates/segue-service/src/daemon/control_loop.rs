@@ -56,6 +56,7 @@ pub(super) fn wait(
     loop {
         control.vitals.beat(Thread::Signals);
         control.vitals.heartbeat.note();
+        segue_host::stdout::flush();
         let mut fds = vec![(control.signals.as_fd(), Want::Read)];
         fds.extend((!is_stopped).then_some((control.stopped.as_fd(), Want::Read)));
         let line_at = fds.len();

@@ -424,6 +424,8 @@ impl Service {
     /// Waits for signals and events, at most `longest`. Returns the instances that ended, with the reasons.
     pub(super) fn wait(&mut self, longest: Duration) -> Vec<(usize, Error)> {
         let longest = self.notify.due().map_or(longest, |due| longest.min(due));
+        // What found no room on stdout is tried again.
+        let longest = if segue_host::stdout::flush() { longest.min(Duration::from_secs(1)) } else { longest };
         let due = self.instances.iter().filter_map(Instance::attention).chain(self.requests.due()).min();
         // One additional millisecond, so that the wait does not end just before it.
         let soon = due.map(|due| due.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
