@@ -258,7 +258,8 @@ impl Held {
             return Err(io::Error::last_os_error());
         }
         if !libc::WIFSTOPPED(status) {
-            return Err(io::Error::other(format!("it did not stop: status {status:#x}")));
+            // It has ended meanwhile.
+            return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
         Ok(held)
     }

@@ -66,7 +66,11 @@ impl Held {
         for entry in fs::read_dir(format!("/proc/{}/task", self.pid()))? {
             let thread = entry?.file_name().to_string_lossy().parse::<u32>().map_err(io::Error::other)?;
             if thread != self.pid() {
-                others.push(sys::Held::new(thread)?);
+                match sys::Held::new(thread) {
+                    // It has ended meanwhile.
+                    Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                    held => others.push(held?),
+                }
             }
         }
         Ok(others)
