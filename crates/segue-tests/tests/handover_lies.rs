@@ -9,6 +9,7 @@ use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -132,6 +133,24 @@ impl Scene {
             events.truncate(end + 1);
             Some(events)
         })
+    }
+
+    /// Stops the process of an instance; `None` where this user may not, which is noted under `test`.
+    fn hold(&self, test: &str, name: &str) -> Option<sys::Held> {
+        match sys::Held::new(self.pid(name)) {
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                skip(test, "ptrace is not allowed here");
+                None
+            }
+            held => Some(held.expect("a process")),
+        }
+    }
+
+    /// Waits until a process is ready to take the place of another one, after `seen` events.
+    #[track_caller]
+    fn await_successor(&self, seen: usize) {
+        let is_ready = |event: &Value| event["event"] == "successor";
+        until("no successor", || self.events().split_off(seen).iter().any(is_ready).then_some(()));
     }
 
     /// Requests a reload of a file in which `sg2` has another hop limit, `ttl`, so that `sg1` is handed over. Returns
@@ -333,24 +352,24 @@ fn a_worker_that_changes_its_ports_after_it_has_handed_them_over_leaves_no_dead_
     let darken = |scene: &Scene, _: &[Message]| {
         scene.ground.a.run("ip", &["link", "set", "sg1", "carrier", "off"]).expect("an interface");
     };
-    let deeds: [Deed; 2] = [("a connected socket", connect), ("no carrier", darken)];
+    let wait = |_: &Scene, honest: &[Message]| {
+        for message in honest.iter().filter(|message| message.is(b'i')) {
+            let interface = UnixStream::from(message.fds[0].try_clone().expect("a descriptor"));
+            interface.set_nonblocking(false).expect("a flag");
+        }
+    };
+    let deeds: [Deed; 3] = [("a connected socket", connect), ("no carrier", darken), ("reads that wait", wait)];
     for ((what, deed), ttl) in deeds.into_iter().zip(9..) {
         let Some(line) = scene.line(test_name!(), "sg1") else { return };
         let honest = line.ports().expect("ports");
         line.silence().expect("the worker reads");
         let (open, before) = (scene.open(), scene.pid("sg3"));
         // It does not end before the deed.
-        let held = match sys::Held::new(scene.pid("sg1")) {
-            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-                return skip(test_name!(), "ptrace is not allowed here");
-            }
-            held => held.expect("a process"),
-        };
+        let Some(held) = scene.hold(test_name!(), "sg1") else { return };
         let seen = scene.request(ttl);
         line.request().expect("a request");
         say(&line, &honest);
-        let is_ready = |event: &Value| event["event"] == "successor";
-        until("no successor", || scene.events().split_off(seen).iter().any(is_ready).then_some(()));
+        scene.await_successor(seen);
         deed(&scene, &honest);
         // What is made anew needs the end of the ports.
         drop(honest);
@@ -366,6 +385,41 @@ fn a_worker_that_changes_its_ports_after_it_has_handed_them_over_leaves_no_dead_
         drop(line);
         scene.leaks_nothing(what, open);
     }
+    scene.finish();
+}
+
+#[test]
+fn a_tunnel_that_is_made_anew_for_what_its_worker_has_changed_keeps_its_peers() {
+    let Some(scene) = Scene::start(test_name!()) else { return };
+    let request = |is_weak: bool| {
+        let table = "[[tunnel]]\ndev = \"sg4\"\npeers = \"none\"\nlocal = \"198.18.0.1\"\nlisten = \"vxlan\"\n";
+        let text = format!("{}{table}weak-sandbox = {is_weak}\n", file(Peer::A, ""));
+        fs::write(scene.directory.file("near.toml"), text).expect("a file");
+        let seen = scene.events().len();
+        sys::signal(scene.near.id(), libc::SIGHUP).expect("a signal");
+        seen
+    };
+    let events = scene.outcome(request(false));
+    assert_eq!(events.last().expect("an end")["event"], "reloaded", "{events:?}");
+    let added = scene.segue("peer add sg4 198.19.9.0/24 remote 198.18.0.2 encap vxlan vni 9 mac 02:00:00:00:00:09");
+    assert_eq!(added.0, Some(0), "{added:?}");
+    let Some(line) = scene.line(test_name!(), "sg4") else { return };
+    let honest = line.ports().expect("ports");
+    line.silence().expect("the worker reads");
+    let Some(held) = scene.hold(test_name!(), "sg4") else { return };
+    let seen = request(true);
+    line.request().expect("a request");
+    say(&line, &honest);
+    drop(honest);
+    scene.await_successor(seen);
+    scene.ground.a.run("ip", &["link", "set", "sg4", "carrier", "off"]).expect("an interface");
+    drop(held);
+    let events = scene.outcome(seen);
+    assert_eq!(events.last().expect("an end")["restarted"], Value::from(vec!["sg4"]), "{events:?}");
+    let listed = scene.segue("peer list sg4 -j");
+    let peers: Value = serde_json::from_str(&listed.1).unwrap_or_else(|error| panic!("{error}: {listed:?}"));
+    assert_eq!(peers["peers"].as_array().map(Vec::len), Some(1), "{peers}");
+    drop(line);
     scene.finish();
 }
 

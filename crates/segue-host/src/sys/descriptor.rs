@@ -79,6 +79,12 @@ pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) }).map(drop)
 }
 
+/// Returns whether reads and writes of an open file return instead of waiting.
+pub fn is_nonblocking(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    // SAFETY: a plain call on an open descriptor.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) }).map(|flags| flags & libc::O_NONBLOCK != 0)
+}
+
 /// Makes writes to a pipe or terminal return instead of waiting for room, by an open file description of this process's
 /// own: the flags of one are those of each process that has it. Returns whether no write to `fd` waits for a reader,
 /// which is so for a file too.

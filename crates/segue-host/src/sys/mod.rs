@@ -12,8 +12,8 @@ mod signal;
 mod socket;
 
 pub use descriptor::{
-    memory_file, place_of_file, rename_new, set_nonblocking, terminal_width, try_lock, umask, with_umask, write,
-    write_without_waiting,
+    is_nonblocking, memory_file, place_of_file, rename_new, set_nonblocking, terminal_width, try_lock, umask,
+    with_umask, write, write_without_waiting,
 };
 pub use namespace::{in_net_namespace, unshare};
 pub use poll::{Want, pause, poll};

@@ -4,6 +4,7 @@
 //! are the same, a new process takes over their interfaces and the port's sockets ([`crate::handover`]), first with
 //! those alone, then with the others beside them, so that an interface that changed is gone before it is made again.
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use segue_control::client;
@@ -12,7 +13,7 @@ use segue_control::event::{LogEntry, LogEvent};
 use segue_control::peers::Table;
 use segue_control::protocol::{AbsentInstance, ChangedTunnels, Reloaded, ServiceResponse, UnansweredName};
 use segue_host::names::{CachedAddress, Lookups, Names};
-use segue_port::udp::Sockets;
+use segue_host::sys;
 use serde_json::json;
 
 use super::child::{Instance, START, STOP_EACH, State, late};
@@ -23,6 +24,7 @@ use super::service::{Service, end};
 use super::spec::InstanceSpec;
 use super::tables;
 use crate::control_server::{forget_next, take_name};
+use crate::handover::Ports;
 
 /// Longest wait for the end of an instance that no longer answers, beyond [`STOP_EACH`]: one with a deleted interface
 /// needs half a second.
@@ -222,9 +224,12 @@ impl Service {
             }
         }
         tables.retain(|(name, _)| successors.iter().any(|successor| successor.name == *name));
-        let mut wrong = tables::restore(tables, &mut self.notify);
+        let restored = tables::restore(tables, &mut self.notify);
+        let mut wrong: Vec<Error> = restored.into_iter().map(|(_, error)| error).collect();
         let with_table = kept.iter().chain(&successors).chain(handovers.iter().map(|handover| &handover.spec));
-        wrong.extend(tables::load(with_table.filter(|_| loads_peers), &mut self.notify));
+        // What has no process reads its file at its next start.
+        let runs = |spec: &&InstanceSpec| self.instances.iter().any(|one| one.spec.name == spec.name && one.runs());
+        wrong.extend(tables::load(with_table.filter(|spec| loads_peers && runs(spec)), &mut self.notify));
         wrong.iter().for_each(|error| self.complain(error));
         outcome.failed = self.set_all(&assignments_of);
         outcome.knobs.retain(|name| !outcome.failed.contains(name));
@@ -273,7 +278,16 @@ impl Service {
             instance.gets_table = tables.iter().any(|(name, _)| *name == instance.spec.name);
         }
         self.put_back(gone);
-        tables::restore(tables, &mut self.notify).iter().for_each(|lost| self.complain(lost));
+        self.give_back(tables);
+    }
+
+    /// Gives tunnels that were started without their file of peers the `tables` that they had, or that of their file.
+    fn give_back(&mut self, tables: Vec<(String, Table)>) {
+        let lost = tables::restore(tables, &mut self.notify);
+        let is_empty = |spec: &&InstanceSpec| lost.iter().any(|(name, _)| *name == spec.name);
+        let specs = self.instances.iter().map(|instance| &instance.spec).filter(is_empty);
+        let wrong = tables::load(specs, &mut self.notify);
+        lost.iter().map(|(_, error)| error).chain(&wrong).for_each(|error| self.complain(error));
     }
 
     /// Closes the control sockets of instances without a process, which have names that others may need. One that stays
@@ -468,10 +482,11 @@ impl Service {
     }
 
     /// Starts `spec` instead of the instance `at`, which has ended by itself; if that fails, the old one is restarted
-    /// after its pause.
-    fn start_instead(&mut self, at: usize, spec: &InstanceSpec) -> Result<(), Error> {
-        let mut ended = self.instances.remove(at);
-        let outcome = self.start_all(vec![Instance::new(spec.clone())]);
+    /// after its pause. One that `gets_table` is started without its file of peers.
+    fn start_instead(&mut self, at: usize, spec: &InstanceSpec, gets_table: bool) -> Result<(), Error> {
+        let (mut ended, mut next) = (self.instances.remove(at), Instance::new(spec.clone()));
+        next.gets_table = gets_table;
+        let outcome = self.start_all(vec![next]);
         if outcome.is_err() {
             ended.is_replaced = false;
             self.tell_pause(&ended);
@@ -480,12 +495,12 @@ impl Service {
         outcome
     }
 
-    /// Ends the instance `at`, and starts `spec` in its place, which needs no ports of it.
-    fn start_anew(&mut self, at: usize, spec: &InstanceSpec) -> Result<(), Error> {
+    /// Ends the instance `at`, and starts `spec` in its place, as [`start_instead`](Self::start_instead) does.
+    fn start_anew(&mut self, at: usize, spec: &InstanceSpec, gets_table: bool) -> Result<(), Error> {
         let mut gone = Instance::new(self.instances[at].spec.clone());
         (gone.again, gone.is_awaited) = (Some(Instant::now()), false);
         end(std::mem::replace(&mut self.instances[at], gone), &*self.out, &mut self.notify);
-        self.start_instead(at, spec)
+        self.start_instead(at, spec, gets_table)
     }
 
     /// Requests the end of the instance `at`, and waits until it has sent its last packets. Returns the next sequence
@@ -510,9 +525,14 @@ impl Service {
     }
 
     /// Returns what a predecessor has changed of that which it had handed over, and had as well until its end.
-    fn changed(&mut self, spec: &InstanceSpec, shared: &[String], handed: &Sockets) -> Option<&'static str> {
-        if !handed.are_connected_to(spec.only_peer()) {
+    fn changed(&mut self, spec: &InstanceSpec, shared: &[String], handed: &Ports) -> Option<&'static str> {
+        if !handed.sockets.are_connected_to(spec.only_peer()) {
             return Some("a socket");
+        }
+        // A read that waits for packets inside would hold up those from outside.
+        let waits = |(_, fd): &(String, OwnedFd)| sys::is_nonblocking(fd.as_fd()).is_ok_and(|returns| !returns);
+        if handed.interfaces.iter().any(waits) {
+            return Some("an interface");
         }
         let is_dark = |dev: &String| {
             let link = self.netlink.link_named(dev).ok().flatten();
@@ -534,13 +554,11 @@ impl Service {
         let (assignments, mut ports) = match asked {
             Ok(asked) => asked,
             Err(error) if !self.ends_instead(at) => return Err(error),
-            Err(_) => return self.start_instead(at, spec).map(|()| false),
+            Err(_) => return self.start_instead(at, spec, false).map(|()| false),
         };
         ports.interfaces.retain(|(name, _)| shared.contains(name));
         let mut successor = Instance::new(spec.clone());
         let started = successor.start_as_successor(&ports, &assignments, &self.options);
-        let handed = std::mem::take(&mut ports.sockets);
-        drop(ports);
         if let Err(error) = started {
             self.instances[at].is_replaced = false;
             return Err(error);
@@ -548,11 +566,12 @@ impl Service {
         let last = self.instances.len();
         self.instances.push(successor);
         if let Err(error) = self.reach(last, &State::IsReady).and_then(|()| take_name(&spec.name)) {
-            drop(handed);
+            drop(ports);
             self.instances.drain(last..).for_each(|successor| end(successor, &*self.out, &mut self.notify));
             forget_next(&spec.name);
             // The instance that was taken over may have been about to end.
-            return if self.ends_instead(at) { self.start_instead(at, spec).map(|()| false) } else { Err(error) };
+            let ends = self.ends_instead(at);
+            return if ends { self.start_instead(at, spec, false).map(|()| false) } else { Err(error) };
         }
         // Both processes exist; the old one sends its last packets, and then the new one begins.
         let sequences = self.send_last(at);
@@ -560,8 +579,8 @@ impl Service {
             // The old one is down, and the new one would wait for ever: another one needs no ports.
             self.instances.drain(last..).for_each(|successor| end(successor, &*self.out, &mut self.notify));
             forget_next(&spec.name);
-            drop(handed);
-            return self.start_anew(at, spec).map(|()| false);
+            drop(ports);
+            return self.start_anew(at, spec, false).map(|()| false);
         }
         let outcome = self.reach(last, &State::IsUp);
         let successor = self.instances.pop();
@@ -570,12 +589,16 @@ impl Service {
             end(std::mem::replace(&mut self.instances[at], successor), &*self.out, &mut self.notify);
         }
         outcome?;
-        let Some(what) = self.changed(spec, shared, &handed) else { return Ok(true) };
-        drop(handed);
+        let Some(what) = self.changed(spec, shared, &ports) else { return Ok(true) };
+        drop(ports);
         let text = format!("{}: the process before has changed {what} that it had handed over", spec.name);
         let error = Error::new(Kind::System, text, "segue doctor").why("the tunnels are started anew without it");
         self.complain(&error.names_instance());
-        self.start_anew(at, spec).map(|()| false)
+        let (tables, lost) = tables::present(&[spec], &mut self.notify);
+        lost.iter().for_each(|lost| self.complain(lost));
+        self.start_anew(at, spec, !tables.is_empty())?;
+        self.give_back(tables);
+        Ok(false)
     }
 
     /// Waits until the instance `at` has reached a state.

@@ -62,8 +62,10 @@ pub(super) fn successors(specs: &[InstanceSpec], ending: &[&InstanceSpec], pipes
     specs.iter().filter(inherits).cloned().collect()
 }
 
-/// Restores the tables of restarted tunnels, unless the file of the start has a later one. Returns the failures.
-pub(super) fn restore(tables: Vec<(String, Table)>, notify: &mut Notify) -> Vec<Error> {
+/// Restores the tables of restarted tunnels, unless the file of the start has a later one. Returns the failures, each
+/// with the name of its tunnel.
+pub(super) fn restore(tables: Vec<(String, Table)>, notify: &mut Notify) -> Vec<(String, Error)> {
+    let names: Vec<String> = tables.iter().map(|(name, _)| name.clone()).collect();
     let restore = |(name, table): &(String, Table), _: &AtomicBool| -> Result<(), Error> {
         client::one(name)?;
         let now = client::peers(name)?.generation;
@@ -72,9 +74,10 @@ pub(super) fn restore(tables: Vec<(String, Table)>, notify: &mut Notify) -> Vec<
         }
         Ok(())
     };
-    let lost = each(tables, notify, restore).into_iter().flatten().filter_map(Result::err);
+    let outcomes = names.into_iter().zip(each(tables, notify, restore));
+    let lost = outcomes.filter_map(|(name, outcome)| Some((name, outcome?.err()?)));
     // What does not run has the table of its next start.
-    lost.filter(|error| error.kind != Kind::NotFound).collect()
+    lost.filter(|(_, error)| error.kind != Kind::NotFound).collect()
 }
 
 /// Reloads the peer table file of each of the tunnels that has one, over the table that it had before the reload.
