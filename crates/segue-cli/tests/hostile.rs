@@ -117,6 +117,27 @@ kill -TERM $service; wait $service; echo \"end $?\"",
     assert_eq!(lines, ["down", "reload 0", "still down", "end 0"], "{ran:?}");
 }
 
+/// Tests that a reload loads no file of peers into a tunnel that is down, which reads it at its next start.
+#[test]
+fn a_reload_leaves_the_file_of_peers_of_a_tunnel_that_is_down() {
+    let Some(ran) = of_a_service(
+        "(tunnel; printf '[[tunnel]]\\ndev = \"sg9\"\\nlocal = \"198.18.0.77\"\\nlisten = \"vxlan:4799\"\\n'
+echo 'peers = \"/mnt/table\"') > two.toml
+echo '{\"peers\":[]}' > table
+$SEGUE run -c two.toml > said 2>&1 & service=$!
+another none > /dev/null
+for n in $(seq 200); do
+  $SEGUE stat --health 2>/dev/null | grep -q '^sg9: down' && echo down && break; sleep 0.05
+done
+$SEGUE reload > /dev/null; echo \"reload $?\"
+kill -TERM $service; wait $service; echo \"end $?\"; cat said",
+    ) else {
+        return;
+    };
+    assert!(ran.stdout.starts_with("down\nreload 0\nend 0\n"), "{ran:?}");
+    assert!(!ran.stdout.contains("has no peer table"), "{ran:?}");
+}
+
 /// Tests that a user that holds the names of claims, with full queues, keeps no gateway from its interfaces: neither
 /// with packet sockets of others on these, nor with a TAP.
 #[test]
