@@ -40,11 +40,17 @@ const DIALER: &str = "the process that connects to the front end of ";
 const OF_WORKER: [&str; 4] = ["read,write", "recvmsg,sendmsg", "ppoll", "epoll_pwait"];
 /// System calls of the process that talks to a front end.
 const OF_KEEPER: [&str; 3] = ["recvmsg,sendmsg", "accept4,socketpair", "ppoll"];
+/// System calls of the process that connects to a front end that listens: the requests of the other one, the connection
+/// and the answer with it.
+const OF_DIALER: [&str; 3] = ["recvfrom", "socket,connect", "sendmsg"];
 /// Number of exchanges of frames while a call fails, and longest wait for each.
 const EXCHANGES: (u32, Duration) = (8, Duration::from_millis(100));
-/// Smallest numbers of system calls of the two processes that count as those without faults: a few for each frame and
-/// for each message of a front end.
-const LEAST: [u64; 2] = [500, 200];
+/// Smallest numbers of system calls of the three processes that count as those without faults: a few for each frame and
+/// for each message of a front end, and those of a process that mostly waits.
+const LEAST: [u64; 3] = [500, 200, 100];
+/// Number of times that front ends connect again while a call of the third one fails, and longest wait for each. Half a
+/// second lies between two connections.
+const CONNECTIONS: (u32, Duration) = (2, Duration::from_secs(2));
 
 /// Two guests at the ports of a gateway, whose front ends connect again where a connection was closed.
 struct Guests {
@@ -342,6 +348,38 @@ fn a_front_end_that_connects_while_the_end_of_another_one_is_unread_is_not_refus
     }
 }
 
+/// Has the calls of a process of the gateway fail while it works, group by group and error by error.
+#[track_caller]
+fn fails(service: &Service, guests: &Guests, workload: &Workload<'_>, groups: &[&str]) {
+    let worker = service.patient_pid(NAME).unwrap();
+    let (all, who, normal) = (helpers(worker), workload.who, workload.normal());
+    let mut failed = Vec::new();
+    for (at, calls) in normal.groups(groups).iter().enumerate() {
+        let mut met = 0;
+        for (number, error) in TRANSIENT.into_iter().enumerate() {
+            // Two or three of eight in each group, other ones in the next; one with each further call.
+            let (period, chosen) = if at < groups.len() { (groups.len(), at) } else { (8, at % 8) };
+            if !segue_testkit::is_set("SEGUE_FULL") && number % period != chosen {
+                continue;
+            }
+            // A write to an event counter with room ends before any signal arrives: EINTR is the guest's doing
+            // (`stop_call_blocked`).
+            let failing = if error.contains("EINTR") { calls.trim_end_matches(",write") } else { calls };
+            let found = workload.fails(&normal, failing, error);
+            met += found.met;
+            let passes = guests.passes(PATIENCE);
+            let is_same = service.patient_pid(NAME) == Some(worker) && helpers(worker) == all;
+            if found.is_costly || !passes || !is_same {
+                let words = tail(&service.near);
+                failed.push(format!("{}; the same processes: {is_same}; frames pass: {passes}; {words}", found.text));
+            }
+            assert!(is_same, "{}", failed.join("\n"));
+        }
+        assert!(met > 0 || at >= groups.len(), "{who} {calls}: no error was met");
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
 #[test]
 fn errors_of_a_guests_port_end_no_process_and_cost_no_more_than_three_times_the_normal() {
     let directory = Directory::new();
@@ -351,7 +389,6 @@ fn errors_of_a_guests_port_end_no_process_and_cost_no_more_than_three_times_the_
     }
     assert!(guests.passes(PATIENCE), "{}", tail(&service.near));
     let worker = service.patient_pid(NAME).unwrap();
-    let keepers = helpers(worker);
     let work = || {
         // Both front ends connect again, so that messages come; others are refused.
         guests.connected.replace(None);
@@ -361,37 +398,29 @@ fn errors_of_a_guests_port_end_no_process_and_cost_no_more_than_three_times_the_
         });
         let _ = service.request_of(NAME, r#"{"get":"stat"}"#);
     };
-    let mut failed = Vec::new();
-    let processes = [("worker of guests", worker, &OF_WORKER[..]), ("keeper", keepers[0], &OF_KEEPER)];
+    let processes = [("worker of guests", worker, &OF_WORKER[..]), ("keeper", helpers(worker)[0], &OF_KEEPER)];
     for ((who, pid, groups), least) in processes.into_iter().zip(LEAST) {
-        let workload = Workload { who, pid, least, work: &work };
-        let normal = workload.normal();
-        for (at, calls) in normal.groups(groups).iter().enumerate() {
-            let mut met = 0;
-            for (number, error) in TRANSIENT.into_iter().enumerate() {
-                // Two or three of eight in each group, other ones in the next; one with each further call.
-                let (period, chosen) = if at < groups.len() { (groups.len(), at) } else { (8, at % 8) };
-                if !segue_testkit::is_set("SEGUE_FULL") && number % period != chosen {
-                    continue;
-                }
-                // A write to an event counter with room ends before any signal arrives: EINTR is the guest's doing
-                // (`stop_call_blocked`).
-                let failing = if error.contains("EINTR") { calls.trim_end_matches(",write") } else { calls };
-                let found = workload.fails(&normal, failing, error);
-                met += found.met;
-                let passes = guests.passes(PATIENCE);
-                let is_same = service.patient_pid(NAME) == Some(worker) && helpers(worker) == keepers;
-                if found.is_costly || !passes || !is_same {
-                    let words = tail(&service.near);
-                    failed
-                        .push(format!("{}; the same processes: {is_same}; frames pass: {passes}; {words}", found.text));
-                }
-                assert!(is_same, "{}", failed.join("\n"));
-            }
-            assert!(met > 0 || at >= groups.len(), "{who} {calls}: no error was met");
-        }
+        fails(&service, &guests, &Workload { who, pid, least, work: &work }, groups);
     }
-    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+#[test]
+fn errors_of_a_dialer_end_no_process_and_cost_no_more_than_three_times_the_normal() {
+    let directory = Directory::new();
+    let Some((service, guests)) = Guests::dialed(test_name!(), &directory) else { return };
+    if segue_lab::which("strace").is_none() {
+        return segue_tests::skip(test_name!(), "not installed: strace");
+    }
+    assert!(guests.passes(PATIENCE), "{}", tail(&service.near));
+    let dialer = helpers(service.patient_pid(NAME).unwrap())[0];
+    let work = || {
+        (0..CONNECTIONS.0).for_each(|_| {
+            guests.connected.replace(None);
+            let _ = guests.passes(CONNECTIONS.1);
+        });
+    };
+    let workload = Workload { who: "dialer", pid: dialer, least: LEAST[2], work: &work };
+    fails(&service, &guests, &workload, &OF_DIALER);
 }
 
 /// Returns the processor time that a process has spent in the kernel, in steps of 10 ms (proc_pid_stat(5)).
