@@ -11,7 +11,7 @@ use segue_control::client;
 use segue_control::error::{Error, Kind, together};
 use segue_control::event::{LogEntry, LogEvent};
 use segue_control::peers::Table;
-use segue_control::protocol::{AbsentInstance, ChangedTunnels, Reloaded, ServiceResponse, UnansweredName};
+use segue_control::protocol::{AbsentInstance, Reloaded, ServiceResponse, UnansweredName};
 use segue_host::names::{CachedAddress, Lookups, Names};
 use segue_host::sys;
 use serde_json::json;
@@ -296,7 +296,7 @@ impl Service {
     fn stand_down(&mut self, specs: &[InstanceSpec]) {
         let mut room = self.room_beside(specs.len());
         for instance in &mut self.instances {
-            if room > 0 && instance.has_placeholder() && specs.iter().any(|spec| continues(instance, spec)) {
+            if room > 0 && instance.has_placeholder() && specs.iter().any(|spec| instance.continues_as(spec)) {
                 room -= 1;
             } else {
                 instance.stand_down();
@@ -346,7 +346,7 @@ impl Service {
             // An instance that does not answer is waited for.
             self.notify.keep_alive();
             let Difference { kept, assignments_of, handovers, fresh, absent, outcome } = &mut difference;
-            if let Some(at) = left.iter().position(|old| continues(old, &spec)) {
+            if let Some(at) = left.iter().position(|old| old.continues_as(&spec)) {
                 let old = left.remove(at);
                 // An instance without a process is restarted with the configuration.
                 if !old.runs() {
@@ -381,7 +381,7 @@ impl Service {
             if let Some((at, shared)) = shares.next() {
                 let old = left.remove(at);
                 outcome.handed_over.push(spec.name.clone());
-                note_tunnels(&mut outcome.tunnels, &old.spec, &spec, &shared);
+                old.spec.note_differences(&spec, &shared, &mut outcome.tunnels);
                 handovers.push(Handover { of: old.spec.name.clone(), spec, shared });
                 continue;
             }
@@ -623,27 +623,6 @@ impl Service {
             }
         }
     }
-}
-
-/// Returns whether an instance continues as that of `spec`, possibly with other knobs.
-fn continues(old: &Instance, spec: &InstanceSpec) -> bool {
-    let is_same = old.spec.name == spec.name
-        && old.spec.kind == spec.kind
-        && old.spec.words() == spec.words()
-        && old.spec.remotes() == spec.remotes();
-    // An instance that neither comes up nor ends was started with knobs that cannot be changed any more.
-    is_same && (!old.runs() || old.is_up() || old.spec.knobs() == spec.knobs())
-}
-
-/// Records the tunnels that differ between an instance and its successor, which share those with the interfaces
-/// `shared`.
-fn note_tunnels(tunnels: &mut ChangedTunnels, old: &InstanceSpec, new: &InstanceSpec, shared: &[String]) {
-    let (had, has) = (old.devs(), new.devs());
-    let (changed, added): (Vec<String>, Vec<String>) =
-        has.iter().filter(|dev| !shared.contains(dev)).cloned().partition(|dev| had.contains(dev));
-    tunnels.changed.extend(changed);
-    tunnels.added.extend(added);
-    tunnels.removed.extend(had.into_iter().filter(|dev| !has.contains(dev)));
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use std::path::Path;
 use segue_control::confinement::WEAK;
 use segue_control::error::Error;
 use segue_control::knobs::is_of;
+use segue_control::protocol::ChangedTunnels;
 use segue_host::names::CachedAddress;
 use segue_host::netlink::Netlink;
 use serde::{Deserialize, Serialize};
@@ -265,6 +266,17 @@ impl InstanceSpec {
             InstancePlan::Adapter(dev) => vec![dev.clone()],
             InstancePlan::Gateway(_) | InstancePlan::Metrics => Vec::new(),
         }
+    }
+
+    /// Records the tunnels that differ between this specification and that of its successor, `new`. Both share those
+    /// with the interfaces `shared`.
+    pub(super) fn note_differences(&self, new: &InstanceSpec, shared: &[String], tunnels: &mut ChangedTunnels) {
+        let (had, has) = (self.devs(), new.devs());
+        let (changed, added): (Vec<String>, Vec<String>) =
+            has.iter().filter(|dev| !shared.contains(dev)).cloned().partition(|dev| had.contains(dev));
+        tunnels.changed.extend(changed);
+        tunnels.added.extend(added);
+        tunnels.removed.extend(had.into_iter().filter(|dev| !has.contains(dev)));
     }
 
     /// Returns the specification of only the tunnels with the given interfaces, with their knobs.

@@ -421,6 +421,16 @@ impl Instance {
         self.process.as_ref().map(|process| &process.state)
     }
 
+    /// Returns whether the instance continues as that of `spec`, possibly with other knobs.
+    pub(super) fn continues_as(&self, spec: &InstanceSpec) -> bool {
+        let is_same = self.spec.name == spec.name
+            && self.spec.kind == spec.kind
+            && self.spec.words() == spec.words()
+            && self.spec.remotes() == spec.remotes();
+        // An instance that neither comes up nor ends was started with knobs that cannot be changed any more.
+        is_same && (!self.runs() || self.is_up() || self.spec.knobs() == spec.knobs())
+    }
+
     /// Returns whether the instance has a process.
     pub(super) fn runs(&self) -> bool {
         self.process.is_some()
