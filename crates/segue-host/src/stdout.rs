@@ -4,7 +4,7 @@
 use std::io;
 use std::mem;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use crate::stderr::MOMENT;
@@ -48,8 +48,14 @@ pub fn write(text: &str) -> Option<io::Result<()>> {
 /// Returns whether some of it waits for room still. What is refused is tried again at the next call.
 pub fn flush() -> bool {
     let Some(stream) = STREAM.get().and_then(Option::as_ref) else { return false };
-    let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
-    stream.flush(io::stdout().as_fd(), (Duration::ZERO, Instant::now() + LONGEST)).is_ok_and(|is_empty| !is_empty)
+    match stream.try_lock() {
+        Ok(stream) => stream,
+        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        // Another thread waits for room.
+        Err(TryLockError::WouldBlock) => return true,
+    }
+    .flush_now(io::stdout().as_fd())
+    .is_ok_and(|is_empty| !is_empty)
 }
 
 /// An output whose reader may leave no room.
@@ -72,6 +78,11 @@ impl Stream {
         }
         self.lost += 1;
         flushed.map(drop)
+    }
+
+    /// Writes what is left, as far as there is room now. Returns whether nothing is.
+    fn flush_now(&mut self, fd: BorrowedFd<'_>) -> io::Result<bool> {
+        self.flush(fd, (Duration::ZERO, Instant::now()))
     }
 
     /// Writes the rest of a text, and then the number of those that were dropped, for which it waits as
@@ -157,7 +168,7 @@ mod tests {
         for text in ["two\n", "three\n", "four\n"] {
             stream.write(writer.as_fd(), text).unwrap();
         }
-        let flush = |stream: &mut Stream| stream.flush(writer.as_fd(), (Duration::ZERO, Instant::now())).unwrap();
+        let flush = |stream: &mut Stream| stream.flush_now(writer.as_fd()).unwrap();
         assert!(!flush(&mut stream), "there is no room");
         assert_eq!(read(&mut reader), "");
         assert!(flush(&mut stream));
@@ -204,6 +215,25 @@ mod tests {
             let between = if is_cut { "1 lost\n" } else { "late\n" };
             assert!(text == long + between + "next\n", "{is_free}, {is_cut}: {} bytes", text.len());
         }
+    }
+
+    #[test]
+    fn what_is_left_is_written_without_a_wait_for_its_reader() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let mut stream = stream(PIECE);
+        fill(writer.as_fd());
+        // What is read within a second.
+        stream.write(writer.as_fd(), &"x".repeat(4 << 20)).unwrap();
+        let mut part = [0; 16 * PIECE];
+        let _ = reader.read(&mut part).unwrap();
+        let reads = thread::spawn(move || {
+            while reader.read(&mut part).unwrap() > 0 {
+                thread::sleep(Duration::from_millis(5));
+            }
+        });
+        assert!(!stream.flush_now(writer.as_fd()).unwrap());
+        drop(writer);
+        reads.join().unwrap();
     }
 
     #[test]
