@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use numbered::Numbered;
 use segue_lab::{Family, LinkForm, Peer, Process, reach};
 use segue_tests::capture::Directory;
+use segue_tests::faults::children;
 use segue_tests::line::{Line, Message};
 use segue_tests::{Ground, skip, sys, test_name, until};
 use serde_json::Value;
@@ -420,6 +421,38 @@ fn a_tunnel_that_is_made_anew_for_what_its_worker_has_changed_keeps_its_peers() 
     let peers: Value = serde_json::from_str(&listed.1).unwrap_or_else(|error| panic!("{error}: {listed:?}"));
     assert_eq!(peers["peers"].as_array().map(Vec::len), Some(1), "{peers}");
     drop(line);
+    scene.finish();
+}
+
+#[test]
+fn a_successor_that_ends_before_it_begins_is_replaced_at_once() {
+    // A successor has so long to begin.
+    const LATE: Duration = Duration::from_secs(30);
+    let Some(mut scene) = Scene::start(test_name!()) else { return };
+    let Some(line) = scene.line(test_name!(), "sg1") else { return };
+    let honest = line.ports().expect("ports");
+    line.silence().expect("the worker reads");
+    let (open, others) = (scene.open(), children(scene.near.id()));
+    let Some(held) = scene.hold(test_name!(), "sg1") else { return };
+    let seen = scene.request(9);
+    line.request().expect("a request");
+    say(&line, &honest);
+    drop(honest);
+    scene.await_successor(seen);
+    let successor = children(scene.near.id()).into_iter().find(|child| !others.contains(child)).expect("a process");
+    sys::signal(successor, libc::SIGKILL).expect("a signal");
+    // The service has waited for its end.
+    until("it has ended", || (!children(scene.near.id()).contains(&successor)).then_some(()));
+    let begin = Instant::now();
+    drop(held);
+    assert!(scene.reaches(), "{}", scene.near.last_words());
+    assert!(begin.elapsed() < LATE / 2, "{:?} until packets pass", begin.elapsed());
+    println!("packets pass {} ms after the end of the one before", begin.elapsed().as_millis());
+    let events = scene.outcome(seen);
+    println!("{:?}", events.last());
+    scene.pass();
+    drop(line);
+    scene.leaks_nothing("a successor that ended", open);
     scene.finish();
 }
 

@@ -23,6 +23,7 @@ use super::requests::Change;
 use super::service::{Service, end};
 use super::spec::InstanceSpec;
 use super::tables;
+use crate::closing::Closing;
 use crate::control_server::{forget_next, take_name};
 use crate::handover::Ports;
 
@@ -284,7 +285,9 @@ impl Service {
     /// Gives tunnels that were started without their file of peers the `tables` that they had, or that of their file.
     fn give_back(&mut self, tables: Vec<(String, Table)>) {
         let lost = tables::restore(tables, &mut self.notify);
-        let is_empty = |spec: &&InstanceSpec| lost.iter().any(|(name, _)| *name == spec.name);
+        // What is refused for a later table has that one.
+        let is_empty =
+            |spec: &&InstanceSpec| lost.iter().any(|(name, error)| *name == spec.name && error.kind != Kind::Conflict);
         let specs = self.instances.iter().map(|instance| &instance.spec).filter(is_empty);
         let wrong = tables::load(specs, &mut self.notify);
         lost.iter().map(|(_, error)| error).chain(&wrong).for_each(|error| self.complain(error));
@@ -577,9 +580,9 @@ impl Service {
         let sequences = self.send_last(at);
         if self.instances[last].go(&sequences).is_err() {
             // The old one is down, and the new one would wait for ever: another one needs no ports.
+            drop(ports);
             self.instances.drain(last..).for_each(|successor| end(successor, &*self.out, &mut self.notify));
             forget_next(&spec.name);
-            drop(ports);
             return self.start_anew(at, spec, false).map(|()| false);
         }
         let outcome = self.reach(last, &State::IsUp);
@@ -588,7 +591,12 @@ impl Service {
             (successor.is_quiet, successor.is_awaited) = (false, false);
             end(std::mem::replace(&mut self.instances[at], successor), &*self.out, &mut self.notify);
         }
-        outcome?;
+        if let Err(error) = outcome {
+            // No other process may have the interfaces any more.
+            let closing = Closing::of(ports.interfaces.len());
+            ports.close(closing);
+            return Err(error);
+        }
         let Some(what) = self.changed(spec, shared, &ports) else { return Ok(true) };
         drop(ports);
         let text = format!("{}: the process before has changed {what} that it had handed over", spec.name);
@@ -610,10 +618,15 @@ impl Service {
             if let Some(error) = failed {
                 return Err(error);
             }
-            if self.instances[at].state() == Some(state) {
+            let instance = &self.instances[at];
+            if instance.state() == Some(state) {
                 return Ok(());
             }
-            let name = &self.instances[at].spec.name;
+            let name = &instance.spec.name;
+            if !instance.runs() {
+                // It ended while another one was waited for.
+                return Err(instance.absence().cloned().unwrap_or_else(|| late(name)));
+            }
             if self.stop && *state != State::IsUp {
                 return Err(Error::new(Kind::Interrupted, format!("{name} did not start"), "segue run")
                     .why("the service was stopped"));
