@@ -15,6 +15,7 @@ mod requests;
 pub mod said;
 pub mod service;
 pub mod spec;
+mod succession;
 mod tables;
 pub mod upgrade;
 mod watch;

@@ -4,7 +4,6 @@
 //! are the same, a new process takes over their interfaces and the port's sockets ([`crate::handover`]), first with
 //! those alone, then with the others beside them, so that an interface that changed is gone before it is made again.
 
-use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use segue_control::client;
@@ -13,19 +12,15 @@ use segue_control::event::{LogEntry, LogEvent};
 use segue_control::peers::Table;
 use segue_control::protocol::{AbsentInstance, Reloaded, ServiceResponse, UnansweredName};
 use segue_host::names::{CachedAddress, Lookups, Names};
-use segue_host::sys;
 use serde_json::json;
 
-use super::child::{Instance, START, STOP_EACH, State, late};
-use super::knobs::{Assignments, carried, turn};
+use super::child::{Instance, STOP_EACH};
+use super::knobs::{Assignments, turn};
 use super::lookup::LateAnswers;
 use super::requests::Change;
 use super::service::{Service, end};
 use super::spec::InstanceSpec;
 use super::tables;
-use crate::closing::Closing;
-use crate::control_server::{forget_next, take_name};
-use crate::handover::Ports;
 
 /// Longest wait for the end of an instance that no longer answers, beyond [`STOP_EACH`]: one with a deleted interface
 /// needs half a second.
@@ -283,7 +278,7 @@ impl Service {
     }
 
     /// Gives tunnels that were started without their file of peers the `tables` that they had, or that of their file.
-    fn give_back(&mut self, tables: Vec<(String, Table)>) {
+    pub(super) fn give_back(&mut self, tables: Vec<(String, Table)>) {
         let lost = tables::restore(tables, &mut self.notify);
         // What is refused for a later table has that one.
         let is_empty =
@@ -461,17 +456,8 @@ impl Service {
         self.instances.iter().any(|old| old.spec.name == name && is(&old.spec))
     }
 
-    /// Returns whether the instance that was to be replaced has ended by itself or does so shortly; otherwise
-    /// it continues.
-    fn ends_instead(&mut self, at: usize) -> bool {
-        let name = self.instances[at].spec.name.clone();
-        let ends = self.ends(&name);
-        self.instances[at].is_replaced = ends;
-        ends
-    }
-
     /// Returns whether the instance has ended by itself or does so shortly.
-    fn ends(&mut self, name: &str) -> bool {
+    pub(super) fn ends(&mut self, name: &str) -> bool {
         let members = self.instances.iter().find(|instance| instance.spec.name == name).map_or(0, |i| i.spec.members());
         let until = Instant::now() + PARTING + STOP_EACH * u32::try_from(members).unwrap_or(u32::MAX);
         loop {
@@ -481,159 +467,6 @@ impl Service {
                 return !runs;
             }
             self.wait(left);
-        }
-    }
-
-    /// Starts `spec` instead of the instance `at`, which has ended by itself; if that fails, the old one is restarted
-    /// after its pause. One that `gets_table` is started without its file of peers.
-    fn start_instead(&mut self, at: usize, spec: &InstanceSpec, gets_table: bool) -> Result<(), Error> {
-        let (mut ended, mut next) = (self.instances.remove(at), Instance::new(spec.clone()));
-        next.gets_table = gets_table;
-        let outcome = self.start_all(vec![next]);
-        if outcome.is_err() {
-            ended.is_replaced = false;
-            self.tell_pause(&ended);
-            self.instances.push(ended);
-        }
-        outcome
-    }
-
-    /// Ends the instance `at`, and starts `spec` in its place, as [`start_instead`](Self::start_instead) does.
-    fn start_anew(&mut self, at: usize, spec: &InstanceSpec, gets_table: bool) -> Result<(), Error> {
-        let mut gone = Instance::new(self.instances[at].spec.clone());
-        (gone.again, gone.is_awaited) = (Some(Instant::now()), false);
-        end(std::mem::replace(&mut self.instances[at], gone), &*self.out, &mut self.notify);
-        self.start_instead(at, spec, gets_table)
-    }
-
-    /// Requests the end of the instance `at`, and waits until it has sent its last packets. Returns the next sequence
-    /// numbers of its interfaces.
-    fn send_last(&mut self, at: usize) -> Vec<(String, u32)> {
-        self.instances[at].is_quiet = true;
-        self.instances[at].signal(libc::SIGTERM);
-        let until = Instant::now() + self.instances[at].patience();
-        let moves = |old: &Instance| matches!(old.state(), Some(State::Starts | State::IsReady | State::IsUp));
-        while moves(&self.instances[at]) && Instant::now() < until {
-            self.wait(until.saturating_duration_since(Instant::now()));
-        }
-        let old = &self.instances[at];
-        match old.state() {
-            Some(State::IsDown(sequences)) => sequences.clone(),
-            None => Vec::new(),
-            Some(_) => {
-                old.signal(libc::SIGKILL);
-                Vec::new()
-            }
-        }
-    }
-
-    /// Returns what a predecessor has changed of that which it had handed over, and had as well until its end.
-    fn changed(&mut self, spec: &InstanceSpec, shared: &[String], handed: &Ports) -> Option<&'static str> {
-        if !handed.sockets.are_connected_to(spec.only_peer()) {
-            return Some("a socket");
-        }
-        // A read that waits for packets inside would hold up those from outside.
-        let waits = |(_, fd): &(String, OwnedFd)| sys::is_nonblocking(fd.as_fd()).is_ok_and(|returns| !returns);
-        if handed.interfaces.iter().any(waits) {
-            return Some("an interface");
-        }
-        let is_dark = |dev: &String| {
-            let link = self.netlink.link_named(dev).ok().flatten();
-            link.is_some_and(|link| link.up && !link.has_carrier)
-        };
-        shared.iter().any(is_dark).then_some("an interface")
-    }
-
-    /// Replaces the instance `name` by a process for `spec`. The old one continues until the new one is ready, and
-    /// keeps running where that fails. Where the old one ends by itself meanwhile, or the new one cannot be told to
-    /// begin or has ports that the old one has changed, another one starts without ports, and the result is `false`.
-    pub(super) fn succeed(&mut self, name: &str, spec: &InstanceSpec, shared: &[String]) -> Result<bool, Error> {
-        let Some(at) = self.instances.iter().position(|instance| instance.spec.name == name) else {
-            return Err(Error::new(Kind::NotFound, format!("{name} does not run"), "segue stat"));
-        };
-        self.instances[at].is_replaced = true;
-        let old = &self.instances[at];
-        let asked = carried(old, spec).and_then(|assignments| Ok((assignments, old.ports()?)));
-        let (assignments, mut ports) = match asked {
-            Ok(asked) => asked,
-            Err(error) if !self.ends_instead(at) => return Err(error),
-            Err(_) => return self.start_instead(at, spec, false).map(|()| false),
-        };
-        ports.interfaces.retain(|(name, _)| shared.contains(name));
-        let mut successor = Instance::new(spec.clone());
-        let started = successor.start_as_successor(&ports, &assignments, &self.options);
-        if let Err(error) = started {
-            self.instances[at].is_replaced = false;
-            return Err(error);
-        }
-        let last = self.instances.len();
-        self.instances.push(successor);
-        if let Err(error) = self.reach(last, &State::IsReady).and_then(|()| take_name(&spec.name)) {
-            drop(ports);
-            self.instances.drain(last..).for_each(|successor| end(successor, &*self.out, &mut self.notify));
-            forget_next(&spec.name);
-            // The instance that was taken over may have been about to end.
-            let ends = self.ends_instead(at);
-            return if ends { self.start_instead(at, spec, false).map(|()| false) } else { Err(error) };
-        }
-        // Both processes exist; the old one sends its last packets, and then the new one begins.
-        let sequences = self.send_last(at);
-        if self.instances[last].go(&sequences).is_err() {
-            // The old one is down, and the new one would wait for ever: another one needs no ports.
-            drop(ports);
-            self.instances.drain(last..).for_each(|successor| end(successor, &*self.out, &mut self.notify));
-            forget_next(&spec.name);
-            return self.start_anew(at, spec, false).map(|()| false);
-        }
-        let outcome = self.reach(last, &State::IsUp);
-        let successor = self.instances.pop();
-        if let Some(mut successor) = successor {
-            (successor.is_quiet, successor.is_awaited) = (false, false);
-            end(std::mem::replace(&mut self.instances[at], successor), &*self.out, &mut self.notify);
-        }
-        if let Err(error) = outcome {
-            // No other process may have the interfaces any more.
-            let closing = Closing::of(ports.interfaces.len());
-            ports.close(closing);
-            return Err(error);
-        }
-        let Some(what) = self.changed(spec, shared, &ports) else { return Ok(true) };
-        drop(ports);
-        let text = format!("{}: the process before has changed {what} that it had handed over", spec.name);
-        let error = Error::new(Kind::System, text, "segue doctor").why("the tunnels are started anew without it");
-        self.complain(&error.names_instance());
-        let (tables, lost) = tables::present(&[spec], &mut self.notify);
-        lost.iter().for_each(|lost| self.complain(lost));
-        self.start_anew(at, spec, !tables.is_empty())?;
-        self.give_back(tables);
-        Ok(false)
-    }
-
-    /// Waits until the instance `at` has reached a state.
-    fn reach(&mut self, at: usize, state: &State) -> Result<(), Error> {
-        let until = Instant::now() + START;
-        loop {
-            let left = until.saturating_duration_since(Instant::now());
-            let failed = self.wait(left).into_iter().find(|(which, _)| *which == at).map(|(_, error)| error);
-            if let Some(error) = failed {
-                return Err(error);
-            }
-            let instance = &self.instances[at];
-            if instance.state() == Some(state) {
-                return Ok(());
-            }
-            let name = &instance.spec.name;
-            if !instance.runs() {
-                // It ended while another one was waited for.
-                return Err(instance.absence().cloned().unwrap_or_else(|| late(name)));
-            }
-            if self.stop && *state != State::IsUp {
-                return Err(Error::new(Kind::Interrupted, format!("{name} did not start"), "segue run")
-                    .why("the service was stopped"));
-            }
-            if left == Duration::ZERO {
-                return Err(late(name));
-            }
         }
     }
 }
