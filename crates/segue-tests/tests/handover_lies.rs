@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use numbered::Numbered;
 use segue_lab::{Family, LinkForm, Peer, Process, reach};
 use segue_tests::capture::Directory;
-use segue_tests::faults::children;
+use segue_tests::faults::{children, has_ended};
 use segue_tests::line::{Line, Message};
 use segue_tests::{Ground, skip, sys, test_name, until};
 use serde_json::Value;
@@ -453,6 +453,33 @@ fn a_successor_that_ends_before_it_begins_is_replaced_at_once() {
     scene.pass();
     drop(line);
     scene.leaks_nothing("a successor that ended", open);
+    scene.finish();
+}
+
+#[test]
+fn a_worker_that_does_not_end_in_a_handover_has_ended_before_its_successor_begins() {
+    let Some(mut scene) = Scene::start(test_name!()) else { return };
+    let Some(line) = scene.line(test_name!(), "sg1") else { return };
+    let honest = line.ports().expect("ports");
+    line.silence().expect("the worker reads");
+    let worker = scene.pid("sg1");
+    let Some(held) = scene.hold(test_name!(), "sg1") else { return };
+    let seen = scene.request(9);
+    line.request().expect("a request");
+    say(&line, &honest);
+    drop((honest, line));
+    let is_up = |event: &Value| event["event"] == "up" && event["instance_name"] == "sg1";
+    until("the successor does not begin", || scene.events().split_off(seen).iter().any(is_up).then_some(()));
+    // The one that was held has ten seconds more where it is not ended before.
+    let begin = Instant::now();
+    while !has_ended(worker) {
+        assert!(begin.elapsed() < Duration::from_secs(5), "it goes on beside its successor");
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert_handed_over("a worker that hangs", &scene.outcome(seen));
+    assert!(scene.reaches());
+    drop(held);
+    scene.pass();
     scene.finish();
 }
 

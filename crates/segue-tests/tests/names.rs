@@ -180,6 +180,30 @@ fn a_remote_whose_name_has_no_address_is_absent_until_it_has_one_and_costs_no_ot
 }
 
 #[test]
+fn a_tunnel_whose_port_another_one_got_in_its_pause_joins_that() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    let tunnels = table("blue", "198.18.0.2", 6080, 1) + &table("green", "peer.invalid", 6080, 2);
+    let near = Near::start(&ground.a, &ground.program, LOCAL, &tunnels);
+    near.await_absent("green", "cannot find the address of `peer.invalid`");
+    // The pause after the last fault is 8 s, of which all but the last 3 are for another tunnel.
+    for _ in 0..7 {
+        let pid = until("blue is not started again", || near.pid("blue"));
+        sys::signal(u32::try_from(pid).expect("a process id"), libc::SIGKILL).expect("a signal");
+        until("blue has not ended", || (near.pid("blue") != Some(pid)).then_some(()));
+    }
+    near.write_hosts(PEER);
+    near.await_tunnel("green", "green");
+    near.await_tunnel("blue", "green");
+    near.await_tunnel("green", "green");
+    // As after a start of the service.
+    let said = near.reload();
+    assert!(!said.contains("restarted"), "{said}");
+    for name in ["blue", "green"] {
+        assert!(ground.a.has_device(name), "{name}: {said}");
+    }
+}
+
+#[test]
 fn a_tunnel_that_does_not_start_gets_the_address_that_its_name_has_then() {
     let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
     let tunnels = table("blue", "198.18.0.2", 6080, 1) + &table("red", "peer.invalid", 6090, 2);

@@ -18,12 +18,12 @@ use std::time::{Duration, Instant};
 use std::{fs, io};
 
 use fleet::{DEVICE, Fleet, Node, at};
-use segue_lab::{Peer, reach, which};
+use segue_lab::{LinkForm, Peer, Process, reach, which};
 use segue_tests::capture::Directory;
 use segue_tests::faults::{PATIENCE, Service, children, goes_on, has_ended, limit_memory, parent, tail, tunnel};
 use segue_tests::inject::Traced;
 use segue_tests::spoil::{Spoiled, spoil};
-use segue_tests::{Stat, skip, sys, test_name};
+use segue_tests::{Ground, Stat, skip, sys, test_name, until};
 use serde_json::Value;
 
 /// The function of `segue run` that it calls in each of its rounds.
@@ -48,6 +48,35 @@ enum Fault {
 /// Returns a process with all of its descendants.
 fn with_descendants(pid: u32) -> Vec<u32> {
     [vec![pid], children(pid).into_iter().flat_map(with_descendants).collect()].concat()
+}
+
+#[test]
+fn a_start_in_which_one_tunnel_was_up_does_not_end_where_another_one_fails() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["mkfifo"]) else { return };
+    let directory = Directory::new();
+    let [file, peers] = ["near.toml", "peers"].map(|name| directory.file(name));
+    ground.a.run("mkfifo", &[&peers.display().to_string()]).unwrap();
+    let one = "[[tunnel]]\ndev = \"sg1\"\nlocal = \"198.18.0.1\"\nremote = \"198.18.0.2\"\nencap = \"gue\"\n";
+    // It waits for its peers.
+    let ends = "local = \"198.18.0.1\"\nlisten = \"vxlan\"";
+    fs::write(&file, format!("{one}[[tunnel]]\ndev = \"sg2\"\npeers = \"{}\"\n{ends}\n", peers.display())).unwrap();
+    let mut command = ground.a.command(&ground.program);
+    command.args(["run", "-c"]).arg(&file);
+    let mut service = Process::spawn(command, b"").unwrap();
+    let pid = || {
+        let output = ground.a.command(&ground.program).args(["stat", "sg1", "-j"]).output().ok()?;
+        let stat: Value = serde_json::from_slice(&output.stdout).ok()?;
+        stat["instances"][0]["pid"].as_u64().filter(|pid| *pid != 0).map(|pid| pid as u32)
+    };
+    let first = until("sg1 is not up", &pid);
+    sys::signal(first, libc::SIGKILL).unwrap();
+    until("sg1 has not ended", || (pid() != Some(first)).then_some(()));
+    fs::write(&peers, "no peers").unwrap();
+    until("sg1 is not started again", || {
+        assert!(service.ended().is_none(), "{}", service.last_words());
+        pid().filter(|pid| *pid != first)
+    });
+    assert!(service.stderr().contains("sg2"), "{}", service.stderr());
 }
 
 #[test]

@@ -15,7 +15,8 @@ use crate::tunnel::group;
 
 /// Largest number of concurrent name lookups; it applies separately to absent and to restarted tunnels.
 const MOST_LOOKUPS: usize = 16;
-/// Longest pause before a start within which another tunnel of the same port is awaited.
+/// Longest pause before a start within which another tunnel of the same port is awaited; one with a longer pause joins
+/// that which starts meanwhile.
 const SOON: Duration = Duration::from_secs(3);
 
 impl Instance {
@@ -77,7 +78,10 @@ impl Service {
             }
         }
         failed.iter().for_each(|(at, error)| self.tell_end(&self.instances[*at], error));
-        let Some(spec) = found else { return };
+        let joins = |one: &&Instance| one.is_due(now) && self.has_port_elsewhere(&one.spec);
+        let Some(spec) = found.or_else(|| self.instances.iter().find(joins).map(|one| one.spec.clone())) else {
+            return;
+        };
         let name = spec.name.clone();
         let Err(error) = self.take_in(spec) else { return };
         let refused = self.instances.iter().position(|instance| instance.spec.name == name && !instance.runs());
@@ -138,8 +142,15 @@ impl Service {
         }
     }
 
-    /// Starts an absent tunnel whose remote now has an address: in the process that serves its port, if there is one,
-    /// else in a separate process.
+    /// Returns whether another instance that is up has the port of `spec`: that of an absent tunnel that was started
+    /// while this one was in a long pause.
+    pub(super) fn has_port_elsewhere(&self, spec: &InstanceSpec) -> bool {
+        let has = |other: &Instance| other.is_up() && other.spec.name != spec.name && other.spec.has_socket_of(spec);
+        self.instances.iter().any(has)
+    }
+
+    /// Starts tunnels that have no process, such as an absent one whose remote now has an address: in the process that
+    /// serves their port, if there is one, else in a separate process.
     fn take_in(&mut self, spec: InstanceSpec) -> Result<(), Error> {
         let name = spec.name.clone();
         let Some(at) = self.instances.iter().position(|instance| instance.spec.name == name) else { return Ok(()) };

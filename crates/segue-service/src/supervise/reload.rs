@@ -14,7 +14,7 @@ use segue_control::protocol::{AbsentInstance, Reloaded, ServiceResponse, Unanswe
 use segue_host::names::{CachedAddress, Lookups, Names};
 use serde_json::json;
 
-use super::child::{Instance, STOP_EACH};
+use super::child::{Instance, STOP_EACH, State};
 use super::knobs::{Assignments, turn};
 use super::lookup::LateAnswers;
 use super::requests::Change;
@@ -24,7 +24,7 @@ use super::tables;
 
 /// Longest wait for the end of an instance that no longer answers, beyond [`STOP_EACH`]: one with a deleted interface
 /// needs half a second.
-const PARTING: Duration = Duration::from_secs(3);
+const PARTING: Duration = Duration::from_secs(2);
 
 /// Number of knobs that are set by one request, which is then far shorter than a request may be.
 const TOGETHER: usize = 64;
@@ -458,13 +458,15 @@ impl Service {
 
     /// Returns whether the instance has ended by itself or does so shortly.
     pub(super) fn ends(&mut self, name: &str) -> bool {
-        let members = self.instances.iter().find(|instance| instance.spec.name == name).map_or(0, |i| i.spec.members());
-        let until = Instant::now() + PARTING + STOP_EACH * u32::try_from(members).unwrap_or(u32::MAX);
+        let begin = Instant::now();
         loop {
-            let runs = self.instances.iter().any(|instance| instance.spec.name == name && instance.runs());
-            let left = until.saturating_duration_since(Instant::now());
-            if !runs || left.is_zero() || self.stop {
-                return !runs;
+            let Some(old) = self.instances.iter().find(|old| old.spec.name == name && old.runs()) else { return true };
+            // One that is well has nothing to close.
+            let is_down = matches!(old.state(), Some(State::IsDown(_)));
+            let members = if is_down { u32::try_from(old.spec.members()).unwrap_or(u32::MAX) } else { 0 };
+            let left = (begin + PARTING + STOP_EACH * members).saturating_duration_since(Instant::now());
+            if left.is_zero() || self.stop {
+                return false;
             }
             self.wait(left);
         }

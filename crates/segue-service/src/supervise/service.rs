@@ -275,11 +275,14 @@ impl Service {
             failed.extend(started.err().map(|error| (instance.spec.name.clone(), error)));
             self.instances.push(instance);
         }
+        let mut was_up = false;
         while self.instances.iter().any(|instance| instance.runs() && !instance.is_up()) && !self.stop {
             let ended = self.wait(START);
+            was_up |= !self.is_lost();
             failed.extend(ended.into_iter().map(|(at, error)| (self.instances[at].spec.name.clone(), error)));
         }
-        if self.late.is_none() && self.is_lost() {
+        // One that was up is started again.
+        if self.late.is_none() && self.is_lost() && !was_up {
             return failed.into_iter().next().map_or(Ok(()), |(_, error)| Err(error));
         }
         for instance in &mut self.instances {
@@ -292,7 +295,7 @@ impl Service {
         }
         self.await_answers();
         match failed.into_iter().next() {
-            Some((_, error)) if self.is_lost() => Err(error),
+            Some((_, error)) if self.is_lost() && !was_up => Err(error),
             _ => Ok(()),
         }
     }
@@ -458,6 +461,8 @@ impl Service {
                 // The processes of each may take a moment to end.
                 self.notify.keep_alive();
                 ended.push((at, error));
+                // It is started again before the next one is read.
+                break;
             }
         }
         if ready.first().is_some_and(|ready| *ready) {
@@ -508,11 +513,11 @@ impl Service {
         self.renew_addresses();
         let now = Instant::now();
         let mut failed = Vec::new();
-        for (at, instance) in self.instances.iter_mut().enumerate() {
-            let is_due = instance.again.is_some_and(|due| due <= now);
-            if !instance.runs() && is_due && instance.spec.unresolved.is_none() {
-                instance.is_awaited = false;
-                failed.extend(instance.start(&self.options).err().map(|error| (at, error)));
+        for at in 0..self.instances.len() {
+            // One whose port another one has by now joins that (`look_up`).
+            if self.instances[at].is_due(now) && !self.has_port_elsewhere(&self.instances[at].spec) {
+                self.instances[at].is_awaited = false;
+                failed.extend(self.instances[at].start(&self.options).err().map(|error| (at, error)));
             }
         }
         failed.iter().for_each(|(at, error)| self.tell_end(&self.instances[*at], error));

@@ -16,6 +16,9 @@ use crate::closing::Closing;
 use crate::control_server::{forget_next, take_name};
 use crate::handover::Ports;
 
+/// Longest wait for a successor once the process before it has ended.
+const ALONE: Duration = Duration::from_secs(2);
+
 impl Service {
     /// Returns whether the instance that was to be replaced has ended by itself or does so shortly; otherwise
     /// it continues.
@@ -63,7 +66,8 @@ impl Service {
             Some(State::IsDown(sequences)) => sequences.clone(),
             None => Vec::new(),
             Some(_) => {
-                old.signal(libc::SIGKILL);
+                // Also a worker that would read beside its successor.
+                self.instances[at].end_now();
                 Vec::new()
             }
         }
@@ -93,6 +97,7 @@ impl Service {
         let Some(at) = self.instances.iter().position(|instance| instance.spec.name == name) else {
             return Err(Error::new(Kind::NotFound, format!("{name} does not run"), "segue stat"));
         };
+        self.notify.keep_alive();
         self.instances[at].is_replaced = true;
         let old = &self.instances[at];
         let asked = carried(old, spec).and_then(|assignments| Ok((assignments, old.ports()?)));
@@ -110,8 +115,11 @@ impl Service {
         }
         let last = self.instances.len();
         self.instances.push(successor);
-        if let Err(error) = self.reach(last, &State::IsReady).and_then(|()| take_name(&spec.name)) {
-            drop(ports);
+        if let Err(error) = self.reach(last, &State::IsReady, Some(at)).and_then(|()| take_name(&spec.name)) {
+            close(ports);
+            if !self.instances[at].runs() {
+                self.instances[last].end_now();
+            }
             self.instances.drain(last..).for_each(|successor| end(successor, &*self.out, &mut self.notify));
             forget_next(&spec.name);
             // The instance that was taken over may have been about to end.
@@ -127,16 +135,14 @@ impl Service {
             forget_next(&spec.name);
             return self.start_anew(at, spec, false).map(|()| false);
         }
-        let outcome = self.reach(last, &State::IsUp);
+        let outcome = self.reach(last, &State::IsUp, None);
         let successor = self.instances.pop();
         if let Some(mut successor) = successor {
             (successor.is_quiet, successor.is_awaited) = (false, false);
             end(std::mem::replace(&mut self.instances[at], successor), &*self.out, &mut self.notify);
         }
         if let Err(error) = outcome {
-            // No other process may have the interfaces any more.
-            let closing = Closing::of(ports.interfaces.len());
-            ports.close(closing);
+            close(ports);
             return Err(error);
         }
         let Some(what) = self.changed(spec, shared, &ports) else { return Ok(true) };
@@ -151,12 +157,19 @@ impl Service {
         Ok(false)
     }
 
-    /// Waits until the instance `at` has reached a state.
-    fn reach(&mut self, at: usize, state: &State) -> Result<(), Error> {
-        let until = Instant::now() + START;
+    /// Waits until the instance `at` has reached a state: for a moment only once the instance `before`, which it
+    /// succeeds, has ended by itself, since one that takes nothing over starts as fast.
+    fn reach(&mut self, at: usize, state: &State, before: Option<usize>) -> Result<(), Error> {
+        let mut until = Instant::now() + START;
         loop {
+            if before.is_some_and(|before| !self.instances[before].runs()) {
+                until = until.min(Instant::now() + ALONE);
+            }
             let left = until.saturating_duration_since(Instant::now());
-            let failed = self.wait(left).into_iter().find(|(which, _)| *which == at).map(|(_, error)| error);
+            // It may have ended, or begun, while another one was waited for.
+            let is_over = !self.instances[at].runs() || self.instances[at].state() == Some(state);
+            let ended = self.wait(if is_over { Duration::ZERO } else { left });
+            let failed = ended.into_iter().find(|(which, _)| *which == at).map(|(_, error)| error);
             if let Some(error) = failed {
                 return Err(error);
             }
@@ -166,7 +179,6 @@ impl Service {
             }
             let name = &instance.spec.name;
             if !instance.runs() {
-                // It ended while another one was waited for.
                 return Err(instance.absence().cloned().unwrap_or_else(|| late(name)));
             }
             if self.stop && *state != State::IsUp {
@@ -178,4 +190,10 @@ impl Service {
             }
         }
     }
+}
+
+/// Closes ports, in parallel: no other process may have the interfaces any more.
+fn close(ports: Ports) {
+    let closing = Closing::of(ports.interfaces.len());
+    ports.close(closing);
 }

@@ -431,6 +431,11 @@ impl Instance {
         is_same && (!self.runs() || self.is_up() || self.spec.knobs() == spec.knobs())
     }
 
+    /// Returns whether the instance, whose addresses are known, is to be started again at `now`.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        !self.runs() && self.again.is_some_and(|due| due <= now) && self.spec.unresolved.is_none()
+    }
+
     /// Returns whether the instance has a process.
     pub(super) fn runs(&self) -> bool {
         self.process.is_some()
@@ -453,6 +458,11 @@ impl Instance {
         if let Some(process) = &self.process {
             let _ = sys::kill(process.child.id(), number);
         }
+    }
+
+    /// Kills all processes of the instance, whose end is to be waited for.
+    pub(super) fn end_now(&mut self) {
+        self.process.iter_mut().for_each(Process::kill);
     }
 
     /// Reads what the process says, and passes each event to `each`; [`Instance::fd`] must be readable. Returns the
