@@ -28,11 +28,12 @@ impl Router {
         let to = 1 - from;
         if ends[to].blocked {
             ends[to].transmit(rx, &mut split_drops[to])?;
-            if ends[to].blocked {
-                return Ok(Polled::Idle);
-            }
         }
+        // What the kernel's tables have released may block it too.
         self.transmit()?;
+        if self.pair.ends[to].blocked {
+            return Ok(Polled::Idle);
+        }
         let polled = self.pair.ends[from].poll(&mut self.pair.rx, left)?;
         self.enter_joined(from);
         self.enter_received(from, now);

@@ -91,3 +91,25 @@ fn as_many_neighbours_as_may_be_in_resolution_are_all_queried_again() {
         assert_eq!(here.sent(1).len(), 512);
     });
 }
+
+/// Tests that nothing is read for a port that the packets in front are found to block: those that waited for a
+/// neighbour which the kernel reports.
+#[test]
+fn packets_that_waited_hold_back_those_behind_them_where_they_block_their_port() {
+    in_both_forms(|| {
+        let mut here = Bench::new(1500);
+        here.tables(0, &[]);
+        let flows = |flows: std::ops::Range<u16>| flows.map(|flow| segment_from(7000 + flow, 64, 1, 100)).collect();
+        here.give(0, flows(0..3));
+        here.round(1);
+        assert_eq!(here.left(), [(true, BROADCAST)]);
+        here.wires[1].borrow_mut().room = Some(1);
+        here.give(0, flows(3..8));
+        here.change(2, NeighbourEvent::Set(by_hand(OLD)));
+        assert_eq!((here.left().len(), here.wires[0].borrow().waiting.len()), (1, 5));
+        here.wires[1].borrow_mut().room = None;
+        here.rounds(3);
+        assert_eq!(here.left(), [(false, OLD); 7]);
+        assert_eq!(here.number("out", Group::Drops, "route_blocked"), 0);
+    });
+}
