@@ -30,6 +30,11 @@ const ANNOUNCE_AGAIN: u64 = 2_000_000_000;
 const DEFEND_INTERVAL: u64 = 10_000_000_000;
 /// Time for which another host with the outside address is shown after its last message, nanoseconds.
 const CONFLICT_SHOWN: u64 = 120_000_000_000;
+/// Number of messages that wait for a blocked port, behind the packets in front of them, from which on there are no
+/// more queries for neighbours.
+const MOST_QUERIES: usize = 32;
+/// The same for answers and announcements, to which queries leave room.
+const MOST_ANSWERS: usize = 2 * MOST_QUERIES;
 
 const _: () = assert!(HERE as usize + 1 == PORTS, "the router itself is the last port of the limits");
 
@@ -208,7 +213,7 @@ impl Router {
             return false;
         }
         let frame = messages::reply(self.addrs[from].mac, target, by, mac);
-        self.send_frame(from, &frame)
+        self.send_frame(from, &frame, MOST_ANSWERS)
     }
 
     /// Decides again on the packets that were queued for a resolved neighbour.
@@ -256,9 +261,8 @@ impl Router {
         }
         self.stats[from].conflicts += 1;
         self.conflict_until = Some(Nanos(now.0 + CONFLICT_SHOWN));
-        if now >= self.next_defence {
+        if now >= self.next_defence && self.announce_outside() {
             self.next_defence = Nanos(now.0 + DEFEND_INTERVAL);
-            self.announce_outside();
         }
     }
 
@@ -267,17 +271,19 @@ impl Router {
         if self.conflict_until.is_some_and(|until| until <= now) {
             self.conflict_until = None;
         }
-        if self.announcements > 0 && now >= self.next_announcement {
+        if self.announcements > 0 && now >= self.next_announcement && self.announce_outside() {
             self.announcements -= 1;
             self.next_announcement = Nanos(now.0 + ANNOUNCE_AGAIN);
-            self.announce_outside();
         }
     }
 
-    fn announce_outside(&mut self) {
-        let Some((_, own)) = self.nat.as_ref() else { return };
+    /// Sends an ARP announcement of the outside address. Returns whether there was room for it.
+    fn announce_outside(&mut self) -> bool {
+        let Some((_, own)) = self.nat.as_ref() else { return false };
         let frame = messages::announcement(self.addrs[OUTSIDE].mac, *own);
-        self.stats[OUTSIDE].announcements += u64::from(self.send_frame(OUTSIDE, &frame));
+        let is_sent = self.send_frame(OUTSIDE, &frame, MOST_ANSWERS);
+        self.stats[OUTSIDE].announcements += u64::from(is_sent);
+        is_sent
     }
 
     /// Marks the next hops of a batch as used, and probes those that are STALE.
@@ -294,15 +300,17 @@ impl Router {
         let port = usize::from(hop.port);
         let Some(addrs) = self.addrs.get(port) else { return };
         let frame = messages::solicitation_for(hop, addrs, at);
-        self.stats[port].questions += u64::from(self.send_frame(port, &frame));
+        self.stats[port].questions += u64::from(self.send_frame(port, &frame, MOST_QUERIES));
     }
 
-    /// Sends a frame created by the router on a port; returns whether the port takes one, and a page was available.
-    fn send_frame(&mut self, port: usize, bytes: &[u8]) -> bool {
-        if self.pair.ends[port].blocked {
+    /// Sends a frame created by the router on a port. It waits for a blocked one, unless `most` messages or more do.
+    /// Returns whether it was sent or waits: there was a page for it.
+    fn send_frame(&mut self, port: usize, bytes: &[u8], most: usize) -> bool {
+        let pages = &mut self.message_pages[port];
+        if self.pair.ends[port].blocked && pages.in_use() >= most {
             return false;
         }
-        let Some(page) = page_of(&mut self.message_pages, bytes) else { return false };
+        let Some(page) = page_of(pages, bytes) else { return false };
         let mut packet = self.pair.rx.pool.take();
         packet.load(Frag::all(page), Start::Ethernet, &Tunnels::NONE);
         self.pair.ends[port].push(packet, &mut self.pair.rx, &mut self.pair.split_drops[port]);

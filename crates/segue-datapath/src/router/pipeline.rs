@@ -113,8 +113,8 @@ impl Router {
             self.forwarder.neighbours.remove(hop);
         }
         for (hop, at) in &due.solicit {
-            // Each has a page until it is sent.
-            if self.message_pages.in_use() >= MOST_MESSAGES {
+            let port = usize::from(hop.port != 0);
+            if !self.pair.ends[port].blocked && self.message_pages[port].in_use() >= MOST_MESSAGES {
                 self.transmit()?;
             }
             self.solicit(hop, *at);

@@ -96,8 +96,8 @@ pub struct Router {
     pub(super) header_pages: PagePool,
     /// Memory for ICMP errors.
     pub(super) error_pages: PagePool,
-    /// Memory for messages to neighbours.
-    pub(super) message_pages: PagePool,
+    /// Memory for messages to neighbours, by port: each has a page until it is sent.
+    pub(super) message_pages: [PagePool; 2],
     /// Packets created by the router itself that are still to be routed.
     pub(super) made: Vec<Boxed>,
     pub(super) scratch: Frames,
@@ -190,7 +190,7 @@ impl Router {
             fragment_pages: PagePool::with_page_len(fragment_queue::MAX_PAGES, MIN_PAGE_LEN),
             header_pages: PagePool::with_page_len(MOST_HEADERS, MIN_PAGE_LEN),
             error_pages: reply_pages(),
-            message_pages: reply_pages(),
+            message_pages: [(); 2].map(|()| reply_pages()),
             made: Vec::new(),
             scratch: Frames::default(),
             stats: Default::default(),

@@ -113,3 +113,48 @@ fn packets_that_waited_hold_back_those_behind_them_where_they_block_their_port()
         assert_eq!(here.number("out", Group::Drops, "route_blocked"), 0);
     });
 }
+
+/// Returns the ARP request of a host outside for the outside address of a NAT.
+fn asks_for_outside(host: u8) -> Vec<u8> {
+    let mac = [2, 0, 0, 0, 3, host];
+    let mut frame = [&BROADCAST[..], &mac, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1], &mac, &[198, 18, 2, host]].concat();
+    frame.extend([&[0; 6][..], &[198, 18, 2, 100]].concat());
+    frame
+}
+
+/// Tests that answers for the outside address of a NAT, and its announcements, leave behind what a blocked port has not
+/// taken yet. So do some queries, which leave room to answers.
+#[test]
+fn what_neighbours_are_told_and_asked_waits_for_a_blocked_port() {
+    in_both_forms(|| {
+        let mut here = Bench::with_nat(1500, Some([198, 18, 2, 100].into()));
+        here.tables(0, &[by_hand(OLD)]);
+        here.give(0, (0..50).map(|host| short(0, 64, ([198, 18, 1, 2], 7), ([198, 19, 0, host], 9))).collect());
+        here.rounds(1);
+        assert_eq!(here.sent(1).len(), 1 + 50, "an announcement, and queries");
+        here.wires[1].borrow_mut().room = Some(0);
+        here.give(0, vec![segment(64, 1, 100)]);
+        here.rounds(2);
+        // Now 50 neighbours are to be queried again.
+        here.round(SECOND + 2);
+        here.give(1, (1..100).map(asks_for_outside).collect());
+        here.rounds(SECOND + 3);
+        let (asked, announced) = ("neighbour_questions", "announcements");
+        let number = |here: &Bench, key| here.number("out", Group::Port, key);
+        assert_eq!((number(&here, asked), number(&here, "foreign")), (50 + 32, 99 - 32));
+        // An announcement is due, and waits for a place.
+        here.round(2 * SECOND + 3);
+        assert_eq!((number(&here, announced), here.sent(1).len()), (1, 0));
+
+        here.wires[1].borrow_mut().room = None;
+        here.round(2 * SECOND + 4);
+        let sent = here.sent(1);
+        assert_eq!(sent[0][..6], OLD, "first what was there first");
+        let is_answer = |frame: &&Vec<u8>| frame[12..14] == [8, 6] && frame[20..22] == [0, 2];
+        let answered: Vec<u8> = sent.iter().filter(is_answer).map(|frame| frame[5]).collect();
+        assert_eq!((sent.len(), answered), (1 + 32 + 32, (1..=32).collect()));
+        here.round(3 * SECOND);
+        assert_eq!(number(&here, announced), 2);
+        assert!(here.sent(1).iter().any(|frame| frame[..6] == BROADCAST && frame[28..32] == [198, 18, 2, 100]));
+    });
+}
