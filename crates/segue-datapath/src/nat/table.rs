@@ -40,6 +40,8 @@ pub(super) struct Table {
     config: Config,
     slots: Vec<Option<Mapping>>,
     free: Vec<u32>,
+    /// Number of configured mappings, none of which is ever removed.
+    statics: usize,
     /// The slots by protocol and inside address and port, and by protocol and outside port.
     inside: Index,
     outside: Index,
@@ -84,6 +86,7 @@ impl Table {
             config,
             slots: Vec::new(),
             free: Vec::new(),
+            statics: 0,
             inside: Index::default(),
             outside: Index::default(),
             ports: Ports::new(),
@@ -103,6 +106,11 @@ impl Table {
         self.slots.len() - self.free.len()
     }
 
+    /// Returns whether no mapping ends: each is a configured one.
+    pub(super) fn is_idle(&self) -> bool {
+        self.len() == self.statics
+    }
+
     pub(super) fn all(&self, now: Nanos) -> impl Iterator<Item = &Mapping> {
         self.slots.iter().flatten().filter(move |mapping| !self.is_over(mapping, now))
     }
@@ -114,6 +122,7 @@ impl Table {
         if self.len() >= self.config.most {
             return Err(Refusal::Full);
         }
+        self.statics += 1;
         self.insert(Mapping {
             protocol,
             inside,

@@ -223,4 +223,10 @@ impl Nat {
     pub fn is_empty(&self) -> bool {
         self.len() == 0 && self.datagrams.is_empty()
     }
+
+    /// Returns whether [`Nat::expire`] has nothing to wait for: no datagram is stored, and no mapping but configured
+    /// ones.
+    pub fn is_idle(&self) -> bool {
+        self.table.is_idle() && self.datagrams.is_empty()
+    }
 }

@@ -219,7 +219,7 @@ impl Pipeline for Router {
         // Packets held for a blocked port have to wait for that port anyway.
         let joins = self.pair.stages.iter().zip([second, first]).filter(|(_, to)| !to.blocked);
         let joins = joins.filter_map(|(join, _)| join.as_ref()?.gro.deadline());
-        let has_mappings = self.nat.as_ref().is_some_and(|(nat, _)| !nat.is_empty());
+        let has_mappings = self.nat.as_ref().is_some_and(|(nat, _)| !nat.is_idle());
         let is_announced = self.announcements > 0 || self.conflict_until.is_some();
         let is_timed = !self.resolver.is_idle() || !self.fragments.is_empty() || has_mappings || is_announced;
         joins.chain(is_timed.then_some(self.next_tick)).min()

@@ -1,5 +1,6 @@
 //! Tests of what one host, or one port, may use up of a router, and of what is left to others.
 
+use segue_datapath::nat::Protocol;
 use segue_testkit::build::V6;
 
 use super::*;
@@ -156,5 +157,49 @@ fn what_neighbours_are_told_and_asked_waits_for_a_blocked_port() {
         here.round(3 * SECOND);
         assert_eq!(number(&here, announced), 2);
         assert!(here.sent(1).iter().any(|frame| frame[..6] == BROADCAST && frame[28..32] == [198, 18, 2, 100]));
+    });
+}
+
+/// Tests that senders outside, whose addresses may be forged, do not use up the rate limit of errors to inside hosts.
+#[test]
+fn errors_to_one_side_are_not_limited_by_those_to_the_other() {
+    in_both_forms(|| {
+        let mut here = Bench::new(1500);
+        here.tables(0, &[by_hand(OLD)]);
+        for number in 0..2000_u16 {
+            let [high, low] = number.to_be_bytes();
+            here.give(1, vec![short(1, 1, ([10, 0, high, low], 7), ([198, 18, 1, 2], 9))]);
+        }
+        here.rounds(0);
+        let told = |here: &Bench, port| here.number(port, Group::Port, "icmp_errors");
+        assert_eq!((told(&here, "out"), here.sent(0).len()), (200, 0));
+        here.give(0, vec![segment(1, 1, 100)]);
+        here.round(0);
+        here.round(1_000_000);
+        assert_eq!((told(&here, "in"), here.sent(0).len()), (1, 1));
+    });
+}
+
+/// Tests that a router has no timer for mappings that never end, and one as long as there are others.
+#[test]
+fn mappings_that_never_end_have_no_timer() {
+    in_both_forms(|| {
+        let outside = Ipv4Addr::new(198, 18, 2, 100);
+        let mut nat = Nat::new(Config::new(outside, 77));
+        nat.forward(Protocol::Udp, 53, ([198, 18, 1, 2].into(), 53)).unwrap();
+        let mut here = Bench::with_translator(1500, Some((nat, outside)));
+        here.tables(0, &[by_hand(OLD)]);
+        assert!(here.router.deadline().is_some(), "a second announcement");
+        here.round(2 * SECOND);
+        assert_eq!(here.router.deadline(), None);
+        // A forwarded port by its mapping, and another port by a new one.
+        for (port, timed, mappings) in [(53, false, 1), (54, true, 2)] {
+            here.give(0, vec![short(0, 64, ([198, 18, 1, 2], port), ([198, 18, 2, 2], 9))]);
+            here.rounds(2 * SECOND);
+            assert_eq!(here.router.deadline().is_some(), timed, "{port}");
+            assert_eq!(here.number("", Group::Worker, "nat_mappings"), mappings);
+        }
+        here.round(303 * SECOND);
+        assert_eq!((here.router.deadline(), here.number("", Group::Worker, "nat_mappings")), (None, 1));
     });
 }
