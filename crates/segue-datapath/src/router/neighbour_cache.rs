@@ -12,7 +12,9 @@ pub(super) const SECOND: u64 = 1_000_000_000;
 /// RETRANS_TIMER: interval between solicitations (RFC 4861, section 10: 1 second).
 pub(super) const RETRANS_TIMER: u64 = SECOND;
 /// MAX_MULTICAST_SOLICIT and MAX_UNICAST_SOLICIT: number of solicitations of either kind (RFC 4861, section 10).
-pub(super) const MAX_SOLICITS: u8 = 3;
+const MAX_SOLICITS: u8 = 3;
+/// Largest number of solicitations of one neighbour that do not count since their answers could not be read.
+const MAX_UNHEARD: u8 = 60;
 /// REACHABLE_TIME: time for which a confirmed entry is REACHABLE (RFC 4861, section 10: 30 seconds).
 const REACHABLE_TIME: u64 = 30 * SECOND;
 /// Time after which an unused entry is deleted.
@@ -40,6 +42,30 @@ pub(super) enum HasPending {
     No,
 }
 
+/// Solicitations of a neighbour without an answer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Unanswered {
+    /// Number of solicitations, of those that count.
+    pub(super) asked: u8,
+    /// Number of those that did not count.
+    unheard: u8,
+}
+
+impl Unanswered {
+    /// Counts a further solicitation. Returns whether it is to be sent; otherwise the neighbour has not answered as
+    /// many as it gets. It counts in place of the last one unless `is_heard` says that an answer could have been read,
+    /// or very many had none.
+    pub(super) fn ask_again(&mut self, is_heard: bool) -> bool {
+        if !is_heard && self.unheard < MAX_UNHEARD {
+            self.unheard += 1;
+            return true;
+        }
+        let may = self.asked < MAX_SOLICITS;
+        self.asked += u8::from(may);
+        may
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     /// Serial number of the entry, never reused.
@@ -47,8 +73,8 @@ struct Entry {
     mac: [u8; 6],
     /// Time at which the entry ceases to be REACHABLE.
     reachable_until: Nanos,
-    /// Number of unicast solicitations sent in state PROBE.
-    probes_sent: Option<u8>,
+    /// Unicast solicitations sent in state PROBE.
+    probes_sent: Option<Unanswered>,
     /// Whether the entry is in [`NeighbourCache::probes`].
     is_queued: bool,
     is_used: bool,
@@ -162,7 +188,7 @@ impl NeighbourCache {
             return None;
         }
         // However often others report the neighbour, it is solicited once per RETRANS_TIMER (RFC 4861, section 7.2.2).
-        entry.probes_sent = Some(u8::from(!entry.is_queued));
+        entry.probes_sent = Some(Unanswered { asked: u8::from(!entry.is_queued), ..Unanswered::default() });
         if entry.is_queued {
             return None;
         }
@@ -277,23 +303,26 @@ impl NeighbourCache {
     }
 
     /// Appends the neighbours to solicit, with their link addresses, to `solicit`, and the deleted entries to `gone`.
-    pub(super) fn due(&mut self, now: Nanos, solicit: &mut Vec<(Hop, Option<[u8; 6]>)>, gone: &mut Vec<Hop>) {
+    /// `is_heard` as in [`Unanswered::ask_again`].
+    pub(super) fn due(
+        &mut self,
+        now: Nanos,
+        is_heard: bool,
+        solicit: &mut Vec<(Hop, Option<[u8; 6]>)>,
+        gone: &mut Vec<Hop>,
+    ) {
         while let Some((_, number, hop)) = self.probes.front().filter(|(next, ..)| *next <= now).copied() {
             self.probes.pop_front();
             let Some(entry) = self.learned.get_mut(&hop).filter(|entry| entry.number == number) else { continue };
             entry.is_queued = false;
-            match entry.probes_sent {
-                None => {}
-                Some(asked) if asked >= MAX_SOLICITS => {
-                    self.remove(&hop);
-                    gone.push(hop);
-                }
-                Some(asked) => {
-                    entry.probes_sent = Some(asked + 1);
-                    entry.is_queued = true;
-                    self.probes.push_back((Nanos(now.0 + RETRANS_TIMER), number, hop));
-                    solicit.push((hop, Some(entry.mac)));
-                }
+            let Some(unanswered) = &mut entry.probes_sent else { continue };
+            if unanswered.ask_again(is_heard) {
+                entry.is_queued = true;
+                self.probes.push_back((Nanos(now.0 + RETRANS_TIMER), number, hop));
+                solicit.push((hop, Some(entry.mac)));
+            } else {
+                self.remove(&hop);
+                gone.push(hop);
             }
         }
         for (class, is_used) in (0..self.order.len()).flat_map(|class| [(class, false), (class, true)]) {
@@ -384,8 +413,17 @@ mod tests {
 
     fn due(cache: &mut NeighbourCache, now: Nanos) -> Dues {
         let mut dues = Dues::default();
-        cache.due(now, &mut dues.0, &mut dues.1);
+        cache.due(now, true, &mut dues.0, &mut dues.1);
         dues
+    }
+
+    #[test]
+    fn silence_that_is_not_heard_counts_after_a_minute() {
+        let mut unanswered = Unanswered { asked: 1, ..Unanswered::default() };
+        assert!(unanswered.ask_again(true));
+        let asked = (0..100).take_while(|_| unanswered.ask_again(false)).count();
+        assert_eq!(asked, 60 + 1);
+        assert!(!unanswered.ask_again(true));
     }
 
     #[test]

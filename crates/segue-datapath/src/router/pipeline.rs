@@ -108,7 +108,8 @@ impl Router {
             nat.expire(now);
         }
         self.drop_expired_fragments(now);
-        let due = self.resolver.due(now);
+        // While a port is blocked, the other one is not read, and what neighbours of its own are asked does not leave.
+        let due = self.resolver.due(now, !self.pair.is_blocked());
         for hop in due.gone {
             self.forwarder.neighbours.remove(hop);
         }

@@ -10,7 +10,7 @@ use segue::wire::ethernet;
 use segue_port::Page;
 
 use super::messages::Advertisement;
-use super::neighbour_cache::{self, Freshness, HasPending, MAX_SOLICITS, NeighbourCache, RETRANS_TIMER};
+use super::neighbour_cache::{self, Freshness, HasPending, NeighbourCache, RETRANS_TIMER, Unanswered};
 use super::solicit_limits::{Sender, SolicitLimits};
 use super::tables::Neighbour;
 use crate::route::Hop;
@@ -40,10 +40,16 @@ struct PendingResolution {
     held: VecDeque<Held>,
     /// Sender of the first packet, or the one whose limit allowed the first solicitation.
     sender: Sender,
-    /// Number of solicitations sent: 0 while the first one waits for the rate limit.
-    asked: u8,
+    /// Solicitations sent: none while the first one waits for the rate limit.
+    unanswered: Unanswered,
     /// Time from which the next solicitation is due.
     next: Nanos,
+}
+
+impl PendingResolution {
+    fn is_asked(&self) -> bool {
+        self.unanswered.asked > 0
+    }
 }
 
 /// Effect of a message or a kernel update.
@@ -155,10 +161,10 @@ impl Resolver {
     /// Returns whether a solicitation for a neighbour in resolution is to be sent for a packet from `sender`: none was
     /// yet, and the rate limit allows it. Otherwise the timer sends it, or the packet of another sender.
     pub(super) fn start_solicit(&mut self, hop: &Hop, sender: Sender, now: Nanos) -> bool {
-        let Some(waiting) = self.waiting.get_mut(hop).filter(|waiting| waiting.asked == 0) else { return false };
+        let Some(waiting) = self.waiting.get_mut(hop).filter(|waiting| !waiting.is_asked()) else { return false };
         let may = self.limits.take_first(hop, sender, &self.cache, now);
         if may {
-            (waiting.asked, waiting.next, waiting.sender) = (1, Nanos(now.0 + RETRANS_TIMER), sender);
+            (waiting.unanswered.asked, waiting.next, waiting.sender) = (1, Nanos(now.0 + RETRANS_TIMER), sender);
             let number = waiting.number;
             self.enlist(number, *hop, true);
         }
@@ -169,7 +175,8 @@ impl Resolver {
     fn begin(&mut self, hop: Hop, sender: Sender, now: Nanos) {
         self.next += 1;
         let number = self.next;
-        self.waiting.insert(hop, PendingResolution { number, held: VecDeque::new(), sender, asked: 0, next: now });
+        let unanswered = Unanswered::default();
+        self.waiting.insert(hop, PendingResolution { number, held: VecDeque::new(), sender, unanswered, next: now });
         self.asked[usize::from(hop.is_v4)] += 1;
         self.enlist(number, hop, false);
     }
@@ -233,16 +240,17 @@ impl Resolver {
         self.waiting.is_empty() && self.cache.is_idle()
     }
 
-    pub(super) fn due(&mut self, now: Nanos) -> TimerActions {
+    /// Returns what is due; `is_heard` says whether the neighbours' answers could be read.
+    pub(super) fn due(&mut self, now: Nanos, is_heard: bool) -> TimerActions {
+        self.limits.forget_old(now);
         let mut due = TimerActions::default();
         let mut silent = Vec::new();
-        for (hop, waiting) in self.waiting.iter_mut().filter(|(_, waiting)| waiting.asked > 0 && waiting.next <= now) {
-            if waiting.asked >= MAX_SOLICITS {
+        for (hop, waiting) in self.waiting.iter_mut().filter(|(_, waiting)| waiting.is_asked() && waiting.next <= now) {
+            if !waiting.unanswered.ask_again(is_heard) {
                 silent.push(*hop);
                 continue;
             }
             self.limits.record(hop, now);
-            waiting.asked += 1;
             waiting.next = Nanos(now.0 + RETRANS_TIMER);
             due.solicit.push((*hop, None));
         }
@@ -258,7 +266,7 @@ impl Resolver {
                 due.solicit.push((hop, None));
             }
         }
-        self.cache.due(now, &mut due.solicit, &mut due.gone);
+        self.cache.due(now, is_heard, &mut due.solicit, &mut due.gone);
         due
     }
 }
@@ -270,7 +278,7 @@ fn pages((_, packet): &Held) -> usize {
 
 /// Returns whether an entry of [`Resolver::order`] in the list of solicited neighbours, or of others, is not stale.
 fn is_current(waiting: &SlotMap<Hop, PendingResolution>, (number, hop): &(u64, Hop), is_asked: bool) -> bool {
-    waiting.get(hop).is_some_and(|one| one.number == *number && (one.asked > 0) == is_asked)
+    waiting.get(hop).is_some_and(|one| one.number == *number && one.is_asked() == is_asked)
 }
 
 #[cfg(test)]
@@ -339,7 +347,7 @@ mod tests {
         assert!(!wait_for(&mut resolver, hop(true, 99), sender(2), 0).1, "it was solicited");
         assert!(wait_for(&mut resolver, hop(true, 98), Sender::Unlimited, 0).1);
         // The timer sends what the limit has allowed since, the newest first: 25 in a quarter of a second.
-        let solicited = resolver.due(Nanos(SECOND / 4)).solicit;
+        let solicited = resolver.due(Nanos(SECOND / 4), true).solicit;
         assert!(solicited.iter().map(|(hop, _)| hop.address).eq((73..98).rev()), "{solicited:?}");
     }
 
@@ -350,7 +358,7 @@ mod tests {
         wait(&mut resolver, former, 0);
         assert_eq!(answer(&mut resolver, former), Some(1));
         let later = 600 * SECOND;
-        assert_eq!(resolver.due(Nanos(later)).gone, [former]);
+        assert_eq!(resolver.due(Nanos(later), true).gone, [former]);
         // Without room for an entry, the kernel's report is remembered.
         for host in 0..MAX_LEARNED as u128 {
             wait(&mut resolver, hop(true, host), later);
@@ -396,7 +404,7 @@ mod tests {
             (0..MAX_PACKETS).for_each(|_| assert_eq!(wait(&mut full, hop(true, host), 0), 0));
         }
         assert_eq!(wait(&mut full, hop(true, 15), 0), MAX_PACKETS);
-        let asked: Vec<usize> = (1..=3).map(|second| full.due(Nanos(second * SECOND)).solicit.len()).collect();
+        let asked: Vec<usize> = (1..=3).map(|second| full.due(Nanos(second * SECOND), true).solicit.len()).collect();
         assert_eq!(asked, [8, 8, 0]);
         assert!(full.waiting.is_empty() && full.held == [0; 2] && full.asked == [0; 2]);
     }

@@ -62,6 +62,16 @@ impl SolicitLimits {
 
     /// Returns whether the first solicitation for a neighbour may be sent, and then records it.
     pub(super) fn take_first(&mut self, hop: &Hop, sender: Sender, cache: &NeighbourCache, now: Nanos) -> bool {
+        self.forget_old(now);
+        let may = !self.recent.contains_key(hop) && (cache.was_there(hop) || self.take(hop, sender, now));
+        if may {
+            self.record(hop, now);
+        }
+        may
+    }
+
+    /// Forgets the neighbours that were not solicited within the last second.
+    pub(super) fn forget_old(&mut self, now: Nanos) {
         while let Some(&(at, oldest)) = self.order.front()
             && at.0 + RETRANS_TIMER <= now.0
         {
@@ -70,11 +80,6 @@ impl SolicitLimits {
                 self.recent.remove(&oldest);
             }
         }
-        let may = !self.recent.contains_key(hop) && (cache.was_there(hop) || self.take(hop, sender, now));
-        if may {
-            self.record(hop, now);
-        }
-        may
     }
 
     /// Takes a token of the sender and one of its port, if both are available. Returns whether they were.

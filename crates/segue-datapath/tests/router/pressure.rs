@@ -203,3 +203,48 @@ fn mappings_that_never_end_have_no_timer() {
         assert_eq!((here.router.deadline(), here.number("", Group::Worker, "nat_mappings")), (None, 1));
     });
 }
+
+/// Tests that a neighbour is not given up for its silence while a port is blocked: what it says is not read, or what it
+/// is asked has not left.
+#[test]
+fn a_neighbour_is_not_given_up_while_a_port_is_blocked() {
+    let at = |second: u64| second * SECOND + 2;
+    let inside = |host| short(1, 64, ([198, 18, 2, 2], 9), ([198, 18, 1, host], 7));
+    in_both_forms(|| {
+        let mut here = Bench::new(1500);
+        here.tables(0, &[server(OLD), Neighbour { hop: hop(0, [1, 77]), mac: NEW, is_permanent: false }]);
+        here.wires[1].borrow_mut().room = Some(0);
+        here.give(0, vec![segment(64, 1, 100)]);
+        here.round(1);
+        here.give(1, vec![inside(77), inside(78)]);
+        here.round(2);
+        // A query and the packet for the known neighbour, and a query for the other one.
+        assert_eq!(here.sent(0).len(), 3);
+        let no_neighbour = |here: &Bench| here.number("out", Group::Drops, "route_no_neighbour");
+        for second in 1..=5 {
+            here.round(at(second));
+            assert_eq!((here.sent(0).len(), no_neighbour(&here)), (2, 0), "{second}");
+        }
+        let leaves_to = |here: &mut Bench, second| {
+            here.give(1, vec![inside(77)]);
+            here.round(at(second));
+            let sent = here.sent(0);
+            let frame = sent.last().unwrap();
+            (frame[12..14] == [8, 6], frame[..6].to_vec())
+        };
+        assert_eq!(leaves_to(&mut here, 5), (false, NEW.to_vec()));
+
+        here.wires[1].borrow_mut().room = None;
+        here.rounds(at(6));
+        here.left();
+        assert_eq!(here.sends(at(6), 64), [(false, OLD)]);
+        // Now silence counts again.
+        here.round(at(7));
+        assert_eq!((leaves_to(&mut here, 8), no_neighbour(&here)), ((false, NEW.to_vec()), 0));
+        here.left();
+        here.round(at(9));
+        // The packet that waited is dropped, and the error about it waits for the other neighbour that was given up.
+        assert_eq!((no_neighbour(&here), here.left()), (1, vec![(true, BROADCAST)]));
+        assert_eq!(leaves_to(&mut here, 9), (true, BROADCAST.to_vec()));
+    });
+}
