@@ -46,6 +46,12 @@ pub const CODES: &[HealthCode] = &[
          again.",
     ),
     code(
+        "unwatched",
+        "The links, routes and addresses that tunnels need cannot be read: HEALTH sees no change of them.",
+        "Very many changes at once, or a kernel without memory.",
+        "No action is needed if it ends by itself; where the reason is one of the start, start the tunnels again.",
+    ),
+    code(
         "interface_down",
         "The own interface of the tunnel or of the USB adapter is down.",
         "It was set down.",

@@ -37,6 +37,12 @@ fn complaint(code: &str, what: String, why: String, fix: String) -> Complaint {
     Complaint { code: code.to_owned(), what, why: Some(why), fix: Some(fix), ..Complaint::default() }
 }
 
+/// Returns the problem that nothing is known of what becomes of the links, routes and addresses.
+pub(crate) fn unwatched(why: String) -> Complaint {
+    let what = "links, routes and addresses not watched".to_owned();
+    complaint("unwatched", what, why, "segue help unwatched".to_owned())
+}
+
 /// Returns a problem where the tunnel's own interface is down.
 fn interface(monitored: &Monitored, evidence: &Evidence) -> Option<Complaint> {
     let link = evidence.view.links.get(&monitored.index)?;

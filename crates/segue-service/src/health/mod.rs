@@ -12,6 +12,6 @@ pub(crate) mod probe;
 mod underlay;
 mod watch;
 
-pub(crate) use judge::{TX_OFF_IN_KERNEL, tx_off_cost, tx_on};
+pub(crate) use judge::{TX_OFF_IN_KERNEL, tx_off_cost, tx_on, unwatched};
 pub(crate) use underlay::has_tx_csum;
 pub(crate) use watch::{Health, Sources};

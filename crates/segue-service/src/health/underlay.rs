@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::net::{IpAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use segue_host::netlink::Netlink;
 use segue_host::prefix::Prefix;
@@ -25,6 +27,10 @@ const GRO: &[&str] = &["rx-gro"];
 
 /// Largest number of tunnels of an instance each of which has its packets carried by the next one: more are a circle.
 const NESTED: usize = 8;
+
+/// Time for which the first read is repeated where it fails for a moment, and the pause before each repetition.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// A reader of the underlay's state. It is opened with all rights and needs none later.
 pub(super) struct Underlay {
@@ -190,13 +196,26 @@ fn note_own_links(
 
 /// Returns the kernel's answer to a request; `None` for its answer that it does not have what was asked for, such as a
 /// route, for which it has many errors. The others are those of a request that fails for a moment.
-fn answered<T>(answer: io::Result<T>) -> io::Result<Option<T>> {
-    let is_passing = |error: &io::Error| {
-        matches!(error.raw_os_error(), None | Some(libc::ENOBUFS | libc::ENOMEM | libc::EINTR | libc::EAGAIN))
-    };
+pub(crate) fn answered<T>(answer: io::Result<T>) -> io::Result<Option<T>> {
     match answer {
         Err(error) if is_passing(&error) => Err(error),
         answer => Ok(answer.ok()),
+    }
+}
+
+/// Returns whether a request has failed for a moment, as for lack of memory, or because a table changed meanwhile.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), None | Some(libc::ENOBUFS | libc::ENOMEM | libc::EINTR | libc::EAGAIN))
+}
+
+/// Returns what `read` does, which is repeated for `patience` while it fails for a moment.
+pub(crate) fn patiently<T>(patience: Duration, mut read: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let begin = Instant::now();
+    loop {
+        match read() {
+            Err(error) if is_passing(&error) && begin.elapsed() < patience => thread::sleep(PAUSE),
+            result => return result,
+        }
     }
 }
 
@@ -268,6 +287,25 @@ mod tests {
         assert_eq!(back([10, 9, 2]), [(remote(9), 10), (remote(10), 9)]);
         assert_eq!(back([9, 9, 2]), [(remote(9), 9), (remote(10), 9)], "a default route by the first");
         assert_eq!(loops(&tunnels, &[(remote(9), None)].into()), HashMap::new());
+    }
+
+    #[test]
+    fn a_first_read_that_fails_for_a_moment_is_repeated_and_one_that_is_refused_is_not() {
+        let read = |patience: Duration, failures: usize, number: Option<i32>| {
+            let mut reads = 0;
+            let result = patiently(patience, || {
+                reads += 1;
+                let error = || number.map_or(io::ErrorKind::Interrupted.into(), io::Error::from_raw_os_error);
+                if reads > failures { Ok(()) } else { Err(error()) }
+            });
+            (result.map_err(|error| error.raw_os_error()), reads)
+        };
+        let long = Duration::from_secs(600);
+        assert_eq!(read(long, 0, None), (Ok(()), 1));
+        assert_eq!(read(long, 3, Some(libc::ENOBUFS)), (Ok(()), 4));
+        assert_eq!(read(long, 2, None), (Ok(()), 3), "the table changed meanwhile");
+        assert_eq!(read(long, 3, Some(libc::EMFILE)), (Err(Some(libc::EMFILE)), 1));
+        assert_eq!(read(Duration::ZERO, 3, Some(libc::ENOMEM)), (Err(Some(libc::ENOMEM)), 1));
     }
 
     #[test]

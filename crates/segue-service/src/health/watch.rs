@@ -24,7 +24,7 @@ use segue_port::Drop;
 
 use super::evidence::{ByKernel, Evidence, Monitored, Refusal, Refused};
 use super::flow::{Counts, Flow};
-use super::judge::judge;
+use super::judge::{judge, unwatched};
 use super::probe::{Nonces, Prober};
 use super::underlay::{self, Underlay};
 use crate::fastpath::Fastpath;
@@ -52,6 +52,8 @@ const MANY_SENT: u64 = 500;
 const MOST_ERRORS: usize = 64;
 /// Divisor of the largest share of its time that the thread spends on the underlay.
 const SHARE: u32 = 50;
+/// Time and number of reads in turn that failed from which on it is a problem.
+const UNREAD: (Duration, u32) = (Duration::from_secs(10), 2);
 
 /// Sockets of the watch, opened before the process drops its privileges.
 pub(crate) struct Sources {
@@ -96,10 +98,13 @@ impl Sources {
         probers: Vec<Option<Prober>>,
         key: hash::Key,
     ) -> io::Result<Sources> {
-        // First, so that no change between the first look and the first notice is missed.
-        let changes = Changes::open()?;
-        let mut underlay = Underlay::open()?;
-        let view = underlay.first(&monitored)?;
+        let (changes, underlay, view) = underlay::patiently(underlay::PATIENCE, || {
+            // First, so that no change between the first look and the first notice is missed.
+            let changes = Changes::open()?;
+            let mut underlay = Underlay::open()?;
+            let view = underlay.first(&monitored)?;
+            Ok((changes, underlay, view))
+        })?;
         let is_ipv4 = monitored.first().is_none_or(|monitored| monitored.local.is_ipv4());
         let socket = senders.first().filter(|_| probers.iter().any(Option::is_some));
         let socket = socket.map(OwnedFd::try_clone).transpose()?.map(UdpSocket::from);
@@ -143,6 +148,7 @@ impl Sources {
             began,
             log,
             is_refreshed: true,
+            unread: None,
             sent: 0,
             is_loaded: false,
             is_idle: false,
@@ -257,6 +263,13 @@ impl Health {
     }
 }
 
+/// Reads of the underlay in turn that failed.
+struct Unread {
+    since: Instant,
+    reads: u32,
+    why: String,
+}
+
 struct Watch {
     sources: Sources,
     boards: Boards,
@@ -270,6 +283,8 @@ struct Watch {
     log: Option<Arc<dyn Report>>,
     /// Whether the underlay was read since the last judgement.
     is_refreshed: bool,
+    /// Where the last read of the underlay failed.
+    unread: Option<Unread>,
     /// Number of packets that all tunnels had sent at the last judgement, and whether many were since the one before.
     sent: u64,
     is_loaded: bool,
@@ -295,7 +310,7 @@ impl Watch {
         let mut is_stale = false;
         let mut links_changed: Option<Vec<u32>> = Some(Vec::new());
         loop {
-            self.vitals.beat(Thread::Health);
+            let fails = self.vitals.beat(Thread::Health);
             self.vitals.heartbeat.note();
             let now = Instant::now();
             let mut until = next_probe.map_or(next_tick, |probe| next_tick.min(probe));
@@ -344,17 +359,21 @@ impl Watch {
                 let Sources { monitored, underlay, evidence, .. } = &mut self.sources;
                 // The kernel reports every change of an address.
                 let changed = underlay::Changed { links: links.as_deref(), addresses: is_stale };
-                let read = || underlay.refresh(monitored, changed, &mut evidence.view);
+                let read = || match fails {
+                    true => Err(io::ErrorKind::Other.into()),
+                    false => underlay.refresh(monitored, changed, &mut evidence.view),
+                };
                 let outcome = self.vitals.heartbeat.unwatched(Thread::Health, read);
                 self.is_refreshed = true;
                 let end = Instant::now();
-                (is_stale, next_refresh, may_refresh) = (false, end + refresh, end + (end - now) * SHARE);
+                let pause = self.note_read(&outcome, [now, end]);
+                (is_stale, next_refresh, may_refresh) = (false, end + refresh, end + pause);
                 if let Err(error) = outcome {
                     let log =
                         || tracing::warn!(id = "underlay", "the state of the underlay could not be read: {error}");
                     self.vitals.heartbeat.unwatched(Thread::Health, log);
                     // Anything may have changed that the next read has to find.
-                    (is_stale, links_changed, may_refresh) = (true, None, end + tick);
+                    (is_stale, links_changed, may_refresh) = (true, None, end + tick.max(pause));
                 }
             }
             let ticks = is_due || now >= next_tick;
@@ -368,6 +387,27 @@ impl Watch {
                 next_tick = Instant::now() + if is_long { IDLE_FACTOR * tick } else { tick };
             }
         }
+    }
+
+    /// Notes the result of a read of the underlay, from its begin to its end. Returns the pause until the next one, so
+    /// that reads take a small share of the time, also those that fail.
+    fn note_read(&mut self, outcome: &io::Result<()>, [begin, end]: [Instant; 2]) -> Duration {
+        let before = self.unread.take();
+        self.unread = outcome.as_ref().err().map(|error| Unread {
+            since: before.as_ref().map_or(begin, |unread| unread.since),
+            reads: before.map_or(1, |unread| unread.reads.saturating_add(1)),
+            why: error.to_string(),
+        });
+        (end - begin) * SHARE
+    }
+
+    /// Returns the problem that the underlay has not been read for some time.
+    fn unread(&self, now: Instant) -> Option<Complaint> {
+        let lasts = |unread: &&Unread| now.duration_since(unread.since) >= UNREAD.0 && unread.reads >= UNREAD.1;
+        let Unread { why, .. } = self.unread.as_ref().filter(lasts)?;
+        let tunnels = self.sources.monitored.iter().map(|monitored| monitored.name.clone()).collect();
+        let why = format!("{why}; the tunnels are judged by what was read last");
+        Some(Complaint { tunnels, ..unwatched(why) })
     }
 
     /// Reads the sockets' error queues. Returns whether the underlay may have changed.
@@ -447,6 +487,7 @@ impl Watch {
                 complaints[at].tunnels.push(monitored.name.clone());
             }
         }
+        complaints.extend(self.unread(now));
         self.date(&mut complaints);
         let Sources { monitored, evidence, probes, .. } = &self.sources;
         for complaint in complaints.iter_mut().filter(|complaint| complaint.tunnels.len() == monitored.len()) {

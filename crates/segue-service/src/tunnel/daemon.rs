@@ -1,5 +1,7 @@
 //! The tunnels of one port as a long-running instance ([`Daemon`]).
 
+use std::sync::Arc;
+
 use segue_control::error::Error;
 use segue_control::model::Side;
 use segue_datapath::knobs::Knobs;
@@ -17,12 +19,12 @@ use crate::apply::Changes;
 use crate::daemon::kernel::QueueDrops;
 use crate::daemon::knobs::listed;
 use crate::daemon::running::{MANY_PORTS, Offloads, flow_key};
-use crate::daemon::{Daemon, Opened, Succession};
+use crate::daemon::{Complaints, Daemon, Opened, Succession};
 use crate::diagnose::{self, Purpose};
 use crate::fastpath::{self, Fastpath, Switches};
-use crate::health::Sources;
 use crate::health::evidence::Monitored;
 use crate::health::probe::Prober;
+use crate::health::{self, Sources};
 use crate::report::Report;
 use crate::sandbox::Sandbox;
 
@@ -95,7 +97,7 @@ impl Daemon for Group {
             let of_table = overlay::path(ready, table, listeners, netlink)?;
             let link = Some(of_table.underlay);
             let monitored = Monitored { link, ..monitored(ready, &opened.offloads, netlink) };
-            opened.health = watched(Sources::open(vec![monitored], Vec::new(), Vec::new(), flow_key()?), out);
+            watch(&mut opened, Sources::open(vec![monitored], Vec::new(), Vec::new(), flow_key()?), out);
             let request = start::fastpath_request(self, Vec::new());
             let fastpath = Fastpath::open(fastpath::Request { table: Some(of_table), ..request }, switches, netlink)?;
             limit(&fastpath, &opened.offloads, netlink);
@@ -111,7 +113,7 @@ impl Daemon for Group {
             let to = ready.at(ready.plan.remote, ready.plan.dport);
             identity.zip(probe).map(|(identity, probe)| Prober::new(probe, identity, to))
         });
-        opened.health = watched(Sources::open(monitored, sockets, asked.collect(), flow_key()?), out);
+        watch(&mut opened, Sources::open(monitored, sockets, asked.collect(), flow_key()?), out);
         let fastpath = Fastpath::open(start::fastpath_request(self, ports), switches, netlink)?;
         limit(&fastpath, &opened.offloads, netlink);
         Ok(Opened { fastpath: Some(fastpath), queue_drops: queue_drops(self, netlink), ..opened })
@@ -143,9 +145,24 @@ fn queue_drops(group: &Group, netlink: &mut Netlink) -> Vec<QueueDrops> {
     opened.collect()
 }
 
-/// Returns what the watch of the health reads, or reports why there is no watch.
-fn watched(sources: std::io::Result<Sources>, out: &dyn Report) -> Option<Sources> {
-    sources.map_err(|error| out.note(&format!("note: HEALTH shows drops and offloads only: {error}"))).ok()
+/// Sets what the watch of the health reads, or the problem that there is no watch.
+fn watch(opened: &mut Opened, sources: std::io::Result<Sources>, out: &dyn Report) {
+    match sources {
+        Ok(sources) => opened.health = Some(sources),
+        Err(error) => {
+            out.note(&format!("note: HEALTH shows drops and offloads only: {error}"));
+            opened.complaints = Some(with_unwatched(opened.complaints.take(), &error));
+        }
+    }
+}
+
+/// Returns the function that adds to the problems of `others` that there is no watch, because of `error`.
+fn with_unwatched(others: Option<Complaints>, error: &std::io::Error) -> Complaints {
+    let unwatched = health::unwatched(format!("{error}, at the start; no probes are sent either, until the next one"));
+    Arc::new(move |instance| {
+        let others = others.as_ref().map(|others| others(instance));
+        others.into_iter().flatten().chain([unwatched.clone()]).collect()
+    })
 }
 
 /// Returns the constant facts about a tunnel for the judgement of its health. The remotes of one with a table change.
@@ -267,4 +284,23 @@ fn configure(ready: &Ready, netlink: &mut Netlink, out: &dyn Report) -> Result<(
         })?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use segue_control::model::{Complaint, Instance};
+
+    use super::*;
+
+    #[test]
+    fn tunnels_that_cannot_be_watched_have_that_problem_besides_those_of_their_guests() {
+        let codes = |others: Option<Complaints>| {
+            let all = with_unwatched(others, &std::io::Error::from_raw_os_error(libc::ENOBUFS));
+            all(&Instance::default()).into_iter().map(|complaint| complaint.code).collect::<Vec<_>>()
+        };
+        let guests: Complaints =
+            Arc::new(|_| vec![Complaint { code: "guest_gone".to_owned(), ..Complaint::default() }]);
+        assert_eq!(codes(None), ["unwatched"]);
+        assert_eq!(codes(Some(guests)), ["guest_gone", "unwatched"]);
+    }
 }

@@ -45,6 +45,7 @@ fn watch() -> Watch {
         began: BTreeMap::new(),
         log: None,
         is_refreshed: true,
+        unread: None,
         sent: 0,
         is_loaded: false,
         is_idle: false,
@@ -145,6 +146,30 @@ fn two_problems_of_one_code_in_one_tunnel_each_last_until_they_end() {
     assert_eq!(subject(&of("unanswered 11 s", true)), "");
     let dropped = of("everything from fd00::2 is dropped: vni", false);
     assert_eq!(subject(&dropped), "everything from fd00::2 is dropped");
+}
+
+#[test]
+fn an_underlay_that_cannot_be_read_for_a_while_is_a_problem_until_it_is_and_its_reads_take_a_small_share_of_the_time() {
+    let mut watch = watch();
+    let failed = || Err(io::Error::from_raw_os_error(libc::ENOBUFS));
+    let (now, took) = (Instant::now() + UNREAD.0, Duration::from_millis(300));
+    let at = |ago: Duration| [now - ago, now - ago + took];
+    let codes = |watch: &Watch| watch.unread(now).map(|complaint| complaint.code);
+    assert_eq!(watch.note_read(&failed(), at(UNREAD.0)), SHARE * took);
+    assert_eq!(codes(&watch), None, "one failure, however long ago");
+    assert_eq!(watch.note_read(&failed(), at(UNREAD.0 / 2)), SHARE * took);
+    assert_eq!(codes(&watch).as_deref(), Some("unwatched"));
+    let well = (vec![true; 3], Vec::<String>::new());
+    assert_eq!(judged(&mut watch), well, "it is not that late");
+    watch.unread.as_mut().unwrap().since -= UNREAD.0;
+    assert_eq!(judged(&mut watch), (vec![true; 3], vec!["unwatched".to_owned()]));
+    assert!(watch.published.lock().unwrap().complaints[0].tunnels.is_empty(), "it is that of all tunnels");
+    assert_eq!(watch.note_read(&Ok(()), at(Duration::ZERO)), SHARE * took);
+    assert_eq!(judged(&mut watch), well);
+    for _ in 0..9 {
+        watch.note_read(&failed(), at(UNREAD.0 - Duration::from_secs(1)));
+    }
+    assert_eq!(codes(&watch), None, "many failures of a moment");
 }
 
 #[test]
