@@ -13,5 +13,5 @@ mod underlay;
 mod watch;
 
 pub(crate) use judge::{TX_OFF_IN_KERNEL, tx_off_cost, tx_on, unwatched};
-pub(crate) use underlay::has_tx_csum;
+pub(crate) use underlay::{PATIENCE, answered, has_tx_csum, patiently};
 pub(crate) use watch::{Health, Sources};

@@ -124,7 +124,7 @@ impl Underlay {
     fn path(&mut self, remote: IpAddr, local: IpAddr, zone: Option<u32>) -> io::Result<Option<PathState>> {
         let Some(route) = answered(self.netlink.route_on(remote, Some(local), zone))? else { return Ok(None) };
         let next = route.gateway.unwrap_or(remote);
-        let has_failed = self.netlink.has_failed(route.link, next).unwrap_or(false);
+        let has_failed = is_failed(self.netlink.has_failed(route.link, next))?;
         Ok(Some(PathState { link: route.link, gateway: route.gateway, mtu: route.mtu, has_failed }))
     }
 
@@ -201,6 +201,12 @@ pub(crate) fn answered<T>(answer: io::Result<T>) -> io::Result<Option<T>> {
         Err(error) if is_passing(&error) => Err(error),
         answer => Ok(answer.ok()),
     }
+}
+
+/// Returns whether a neighbour has failed, from the kernel's answer; one that it does not have, or that an older kernel
+/// cannot look up, has not.
+fn is_failed(answer: io::Result<bool>) -> io::Result<bool> {
+    Ok(answered(answer)?.unwrap_or(false))
 }
 
 /// Returns whether a request has failed for a moment, as for lack of memory, or because a table changed meanwhile.
@@ -316,5 +322,15 @@ mod tests {
             assert_eq!(answered(answer).unwrap(), None);
         }
         assert!(answered(Err::<(), _>(io::ErrorKind::InvalidData.into())).is_err());
+    }
+
+    #[test]
+    fn a_neighbour_that_cannot_be_looked_up_for_a_moment_is_not_well() {
+        let error = |number: i32| Err(io::Error::from_raw_os_error(number));
+        assert_eq!([true, false].map(|has_failed| is_failed(Ok(has_failed)).unwrap()), [true, false]);
+        for number in [libc::ENOBUFS, libc::ENOMEM, libc::EINTR] {
+            assert_eq!(is_failed(error(number)).unwrap_err().raw_os_error(), Some(number), "it is read again");
+        }
+        assert!(!is_failed(error(libc::EOPNOTSUPP)).unwrap(), "a kernel before 5.0");
     }
 }

@@ -96,8 +96,11 @@ impl Daemon for Group {
             fresh.into_iter().try_for_each(|ready| configure(ready, netlink, out))?;
             let of_table = overlay::path(ready, table, listeners, netlink)?;
             let link = Some(of_table.underlay);
-            let monitored = Monitored { link, ..monitored(ready, &opened.offloads, netlink) };
-            watch(&mut opened, Sources::open(vec![monitored], Vec::new(), Vec::new(), flow_key()?), out);
+            let monitored = monitored(ready, &opened.offloads, netlink);
+            let monitored = monitored.map(|monitored| vec![Monitored { link, ..monitored }]);
+            let key = flow_key()?;
+            let sources = monitored.and_then(|monitored| Sources::open(monitored, Vec::new(), Vec::new(), key));
+            watch(&mut opened, sources, out);
             let request = start::fastpath_request(self, Vec::new());
             let fastpath = Fastpath::open(fastpath::Request { table: Some(of_table), ..request }, switches, netlink)?;
             limit(&fastpath, &opened.offloads, netlink);
@@ -106,14 +109,15 @@ impl Daemon for Group {
         }
         let (mut opened, Senders { ports, sockets, probes }) = start::open(self, succession, out)?;
         fresh.into_iter().try_for_each(|ready| configure(ready, netlink, out))?;
-        let monitored: Vec<Monitored> =
+        let monitored: std::io::Result<Vec<Monitored>> =
             self.members.iter().map(|ready| monitored(ready, &opened.offloads, netlink)).collect();
         let asked = self.members.iter().zip(probes).map(|(ready, probe)| {
             let identity = probe::outgoing(&engine::engine_config(ready, 1, [0; 16]));
             let to = ready.at(ready.plan.remote, ready.plan.dport);
             identity.zip(probe).map(|(identity, probe)| Prober::new(probe, identity, to))
         });
-        watch(&mut opened, Sources::open(monitored, sockets, asked.collect(), flow_key()?), out);
+        let (asked, key) = (asked.collect(), flow_key()?);
+        watch(&mut opened, monitored.and_then(|monitored| Sources::open(monitored, sockets, asked, key)), out);
         let fastpath = Fastpath::open(start::fastpath_request(self, ports), switches, netlink)?;
         limit(&fastpath, &opened.offloads, netlink);
         Ok(Opened { fastpath: Some(fastpath), queue_drops: queue_drops(self, netlink), ..opened })
@@ -166,11 +170,15 @@ fn with_unwatched(others: Option<Complaints>, error: &std::io::Error) -> Complai
 }
 
 /// Returns the constant facts about a tunnel for the judgement of its health. The remotes of one with a table change.
-fn monitored(ready: &Ready, offloads: &Offloads, netlink: &mut Netlink) -> Monitored {
+///
+/// # Errors
+/// That of the kernel where it does not say for some time which interface it is.
+fn monitored(ready: &Ready, offloads: &Offloads, netlink: &mut Netlink) -> std::io::Result<Monitored> {
     let plan = &ready.plan;
-    Monitored {
+    let link = health::patiently(health::PATIENCE, || health::answered(netlink.link_named(&plan.dev)))?.flatten();
+    Ok(Monitored {
         name: plan.dev.clone(),
-        index: netlink.link_named(&plan.dev).ok().flatten().map_or(0, |link| link.index),
+        index: link.map_or(0, |link| link.index),
         kind: show::kind(plan),
         local: ready.local,
         remotes: if plan.table.is_some() { Vec::new() } else { start::remotes(plan) },
@@ -185,7 +193,7 @@ fn monitored(ready: &Ready, offloads: &Offloads, netlink: &mut Netlink) -> Monit
         sends_trains: plan.sends_trains(),
         joins: plan.gro,
         takes_trains: plan.gso && offloads.is_on("tun_tso4"),
-    }
+    })
 }
 
 /// The system call or command of a change.
