@@ -10,6 +10,8 @@
 //! time (RFC 4861, section 7.3).
 
 mod feed;
+#[cfg(test)]
+mod feed_tests;
 mod fields;
 mod fragment_queue;
 mod messages;
