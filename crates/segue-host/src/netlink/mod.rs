@@ -83,6 +83,10 @@ pub struct Netlink {
 /// single message 64 KiB.
 const ROOM: usize = 128 << 10;
 
+/// Largest number of datagrams of an earlier dump that are read before the next one: a million routes have a few
+/// thousand.
+const MOST_PARTS: usize = 1 << 16;
+
 /// Flag of a message of a dump during which the table changed: entries may be missing, or twice there.
 const NLM_F_DUMP_INTR: u16 = 0x10;
 /// Number of times that a dump is requested before it fails because the table changes all the time.
@@ -312,6 +316,43 @@ impl Netlink {
         flags: u16,
         each: &mut dyn FnMut(RouteNetlinkMessage) -> ControlFlow<()>,
     ) -> io::Result<()> {
+        if flags & NLM_F_DUMP != NLM_F_DUMP {
+            return self.attempt(request, flags, each);
+        }
+        self.past_another_dump(|netlink| netlink.attempt(request.clone(), flags, each))
+    }
+
+    /// Returns what the dump `dump` does, repeated where an earlier one, which has failed on the way, still goes on:
+    /// the kernel makes one after the other for a socket, and each part only when the one before has been read.
+    fn past_another_dump<T>(&mut self, mut dump: impl FnMut(&mut Netlink) -> io::Result<T>) -> io::Result<T> {
+        match dump(self) {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                self.read_to_the_end();
+                dump(self)
+            }
+            result => result,
+        }
+    }
+
+    /// Reads what is left of an earlier answer.
+    fn read_to_the_end(&mut self) {
+        for _ in 0..MOST_PARTS {
+            self.room.clear();
+            match self.socket.recv(&mut self.room, libc::MSG_DONTWAIT | libc::MSG_TRUNC) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                // A part that failed; the next one may not.
+                Ok(_) | Err(_) => {}
+            }
+        }
+    }
+
+    /// Sends a request like [`Netlink::exchange`], which an earlier dump may refuse with EBUSY.
+    fn attempt(
+        &mut self,
+        request: RouteNetlinkMessage,
+        flags: u16,
+        each: &mut dyn FnMut(RouteNetlinkMessage) -> ControlFlow<()>,
+    ) -> io::Result<()> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut header = NetlinkHeader::default();
         header.flags = NLM_F_REQUEST | flags;
@@ -461,6 +502,25 @@ mod tests {
         let outcome = nexthops::add(&mut all, &done(-libc::ENOMEM), 7);
         assert_eq!(outcome.unwrap_err().raw_os_error(), Some(libc::ENOMEM));
         assert!(nexthops::add(&mut all, &done(0), 7).is_ok_and(|flow| flow.is_break()));
+    }
+
+    #[test]
+    fn a_dump_that_was_left_on_the_way_does_not_refuse_the_next_one() {
+        let mut netlink = Netlink::open().unwrap();
+        let leave = |netlink: &Netlink| {
+            // A dump of the links (RTM_GETLINK): struct nlmsghdr and struct ifinfomsg. Its end is of a second part.
+            let mut request = [&32_u32.to_ne_bytes()[..], &18_u16.to_ne_bytes()].concat();
+            request.extend((NLM_F_REQUEST | NLM_F_DUMP).to_ne_bytes());
+            request.extend([0; 24]);
+            netlink.socket.send(&request, 0).unwrap();
+        };
+        leave(&netlink);
+        assert!(netlink.all_addresses().is_ok());
+        leave(&netlink);
+        assert!(nexthops::read(&mut netlink).is_ok());
+        leave(&netlink);
+        let lo = netlink.link_named("lo").unwrap().expect("there is always lo");
+        assert_eq!(netlink.link(lo.index).unwrap().name, "lo");
     }
 
     #[test]

@@ -55,7 +55,7 @@ pub fn hop(all: &Nexthops, id: u32, is_port: impl Fn(u32) -> bool) -> Option<&Ne
 
 /// Reads all nexthop objects. The result is empty where the kernel has none or does not know them (before Linux 5.3).
 pub fn read(netlink: &mut Netlink) -> io::Result<Nexthops> {
-    until_whole(|| dump(netlink))
+    until_whole(|| netlink.past_another_dump(dump))
 }
 
 fn dump(netlink: &mut Netlink) -> io::Result<Nexthops> {
