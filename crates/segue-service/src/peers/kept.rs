@@ -54,7 +54,7 @@ impl Kept {
         Ok(Kept { file, words })
     }
 
-    pub(super) fn try_clone(&self) -> io::Result<OwnedFd> {
+    pub(crate) fn try_clone(&self) -> io::Result<OwnedFd> {
         self.file.as_fd().try_clone_to_owned()
     }
 

@@ -5,6 +5,7 @@ mod kept;
 mod rules;
 
 use std::collections::{BTreeMap, HashSet, VecDeque, btree_map};
+use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -377,9 +378,12 @@ impl Keeper {
         })
     }
 
-    /// Returns a duplicate of the descriptor of the kept table, for a successor.
-    pub fn descriptor(&self) -> Option<OwnedFd> {
-        self.kept.as_ref()?.try_clone().ok()
+    /// Returns a duplicate of the descriptor of the kept table, for a successor; `None` where none is kept.
+    ///
+    /// # Errors
+    /// Where the process may have no more files.
+    pub fn descriptor(&self) -> io::Result<Option<OwnedFd>> {
+        self.kept.as_ref().map(Kept::try_clone).transpose()
     }
 
     /// Takes over the table that another process kept in the meantime, unless it is older than the current one. Returns

@@ -51,12 +51,7 @@ pub(super) fn open(
     checksum_drops.iter_mut().filter(|_| is_new).for_each(ChecksumDrops::restart);
     let tun = open_tun(plan, succession.inherited.interface(&plan.dev))?;
     let has_predecessor = succession.inherited.peers.is_some();
-    let kept = match succession.inherited.peers.take() {
-        Some(fd) => Kept::of(fd).ok(),
-        None if succession.has_successors => Kept::new().ok(),
-        None => None,
-    };
-    let is_kept = kept.is_some();
+    let kept = kept(succession.inherited.peers.take(), succession.has_successors)?;
     let (entropy, flows) = (random()?, flow_key()?);
     let slots: Vec<u16> = ports.iter().map(|(_, port)| port.slots()).collect();
     let (sender, receiver) = exchange();
@@ -79,7 +74,7 @@ pub(super) fn open(
             kept_ports.sockets.receive.extend(receive);
             kept_ports.sockets.send.extend(send);
         }
-        kept_ports.peers = keeper.descriptor().filter(|_| is_kept);
+        kept_ports.peers = keeper.descriptor().map_err(unkept)?;
     }
     let mut offloads = Offloads::default();
     ports.iter().take(1).for_each(|(_, port)| offloads.add("", port, "switched off"));
@@ -116,6 +111,21 @@ pub(super) fn open(
     });
     let opened = Opened { checksum_drops, ports: kept_ports, peers: Some(keeper), ..Opened::new(offloads, assemble) };
     Ok((opened, of_path))
+}
+
+/// Returns the memory with the table that a successor takes over: that of the predecessor, or a new one.
+///
+/// # Errors
+/// Where there is none, or it is not the table of a predecessor: a change of the configuration would lose the peers.
+fn kept(inherited: Option<OwnedFd>, has_successors: bool) -> Result<Option<Kept>, Error> {
+    let kept = match inherited {
+        Some(fd) => Some(Kept::of(fd)),
+        None => has_successors.then(Kept::new),
+    };
+    kept.transpose().map_err(|error| {
+        Error::system("cannot keep the peers for a change of the configuration", &error, "ulimit -Hf unlimited")
+            .why("they are kept in a file of 16 MiB in memory")
+    })
 }
 
 /// Returns the tunnel in the form for the in-kernel path.
@@ -194,4 +204,21 @@ fn listener(
         None => UdpPort::open_to(config, &[]),
     };
     opened.map_err(|error| udp_error(ready, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_that_cannot_be_taken_over_refuses_the_start_of_the_successor() {
+        let first = kept(None, true).unwrap().expect("a service has successors");
+        let keeps = |fd: OwnedFd| kept(Some(fd), true).map(|kept| kept.is_some()).map_err(|error| error.message);
+        assert_eq!(keeps(first.try_clone().unwrap()), Ok(true));
+        let other = File::open("/dev/null").unwrap();
+        assert!(
+            keeps(other.into()).unwrap_err().starts_with("cannot keep the peers for a change of the configuration")
+        );
+        assert!(kept(None, false).unwrap().is_none());
+    }
 }
