@@ -109,6 +109,8 @@ impl Opener {
                     return found;
                 }
             }
+            // There was no room for the descriptor, with which the device was released: it is asked for again.
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => self.asked = false,
             Err(error) if is_passing(&error) => {}
             _ => self.lose(),
         }
@@ -320,6 +322,21 @@ mod tests {
             LookupResult::Other(_) => "another one",
             LookupResult::Back(_) => "back",
         }
+    }
+
+    #[test]
+    fn an_answer_without_room_for_its_descriptor_is_asked_for_again_and_the_end_of_the_opener_is_not() {
+        let (near, far) = sys::pair().unwrap();
+        let mut opener = Opener { socket: near, asked: true, lost: false };
+        // The kernel marks it as one whose descriptor did not fit.
+        sys::send(&far, &[HERE; ANSWER_LEN + 1], None).unwrap();
+        assert!(matches!(opener.lookup(Chip::Lan7800), LookupResult::Unknown));
+        let mut request = [0; 2];
+        assert_eq!(sys::receive(&far, &mut request).unwrap().0, 2, "it is asked again");
+        sys::send(&far, &[NOTHING; ANSWER_LEN], None).unwrap();
+        assert!(matches!(opener.lookup(Chip::Lan7800), LookupResult::Nothing) && !opener.lost);
+        drop(far);
+        assert!(matches!(opener.lookup(Chip::Lan7800), LookupResult::Nothing) && opener.lost);
     }
 
     #[test]
