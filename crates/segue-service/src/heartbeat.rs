@@ -124,6 +124,9 @@ struct Clock {
     round: Option<(u64, Duration)>,
 }
 
+/// Stands for the processor time in its round of a thread that has ended, which is not marked as over.
+const GONE: Duration = Duration::from_millis(u32::MAX as u64);
+
 /// The processor time that a thread has used in a round: milliseconds, and the lower half of the round's number, in one
 /// number.
 struct CpuOfRound(u64);
@@ -195,7 +198,12 @@ impl Heartbeat {
         for Clock { thread, clock, round } in clocks.iter_mut() {
             let number = self.of(*thread).load(Ordering::Relaxed);
             // After the number, so that nothing of an earlier round counts.
-            let Some(now) = clock.read() else { continue };
+            let Some(now) = clock.read() else {
+                if !matches!(number, NOT_BEGUN | OVER) {
+                    self.cpu_of(*thread).store(CpuOfRound::new(number, GONE).0, Ordering::Relaxed);
+                }
+                continue;
+            };
             let used = match *round {
                 Some((same, begin)) if same == number => now.saturating_sub(begin),
                 _ => {
@@ -284,7 +292,7 @@ impl Default for Limits {
 /// Time without a round, or a wait, after which a packet loop is late.
 const LATE: Duration = Duration::from_millis(500);
 
-/// Number of checks in turn after which a packet loop has ended by itself. Where its whole process ends, the supervisor
+/// Number of checks in turn after which a thread has ended by itself. Where its whole process ends, the supervisor
 /// is told in between.
 const ENDED: u32 = 3;
 
@@ -333,6 +341,8 @@ struct LastBeat {
     cpu: Option<Duration>,
     /// Time since the change during which the supervisor itself ran.
     wall: Duration,
+    /// Number of checks that found the thread ended.
+    ended: u32,
 }
 
 impl Watch {
@@ -404,15 +414,20 @@ impl Watch {
                 // What a loop that waited has used since is that of its first round: it waits with the round's number.
                 let is_first = is_same && seen.number & WAITS != 0 && number == seen.number & !WAITS;
                 let cpu = cpu.and(if is_first { cpu_before } else { cpu });
-                *seen = LastBeat { number, cpu, wall: Duration::ZERO };
+                *seen = LastBeat { number, cpu, ..LastBeat::default() };
                 return None;
+            }
+            let noted = CpuOfRound(self.heartbeat.cpu_of(thread).load(Ordering::Relaxed)).of(number);
+            if thread != Thread::Packets && noted == GONE {
+                seen.ended += 1;
+                return (seen.ended >= ENDED).then_some(Stall { thread, how: How::Ended });
             }
             let waits = number & WAITS != 0;
             let used = match thread {
                 Thread::Packets => cpu.zip(seen.cpu).map_or(Duration::ZERO, |(now, then)| now.saturating_sub(then)),
                 // What another thread does for others may take its time.
                 _ if waits && !thread.is_packet_loop() => Duration::ZERO,
-                _ => CpuOfRound(self.heartbeat.cpu_of(thread).load(Ordering::Relaxed)).of(number),
+                _ => noted,
             };
             let (most, longest) = self.limits.of(thread);
             if trusts_cpu && used >= most {

@@ -189,6 +189,33 @@ fn a_packet_loop_that_has_ended_without_its_process_is_a_fault_whether_it_waited
 }
 
 #[test]
+fn a_thread_beside_the_first_worker_that_has_ended_without_its_process_is_a_fault_whether_it_waited_or_not() {
+    for (thread, waits) in
+        [Thread::Worker(1), Thread::Health].into_iter().flat_map(|thread| [(thread, true), (thread, false)])
+    {
+        let heartbeat = Heartbeat::new(2).unwrap();
+        let mut watch = watch_of(&heartbeat, LIMITS);
+        let other = heartbeat.clone();
+        let end = move || {
+            other.beat(thread);
+            if waits {
+                other.wait(thread);
+            }
+        };
+        thread::spawn(end).join().unwrap();
+        assert_eq!(watch.check(TICK, TICK), None);
+        heartbeat.note();
+        for _ in 1..ENDED {
+            assert_eq!(watch.check(TICK, TICK), None, "its process may be ending");
+        }
+        assert_eq!(watch.check(TICK, TICK), Some(Stall { thread, how: How::Ended }), "{waits}");
+        heartbeat.over(thread);
+        heartbeat.note();
+        assert!((0..9).all(|_| watch.check(TICK, TICK).is_none()), "it was done");
+    }
+}
+
+#[test]
 fn time_in_which_the_supervisor_did_not_run_counts_as_two_looks() {
     let (heartbeat, mut watch) = watch();
     heartbeat.beat(Thread::Packets);
@@ -256,6 +283,7 @@ fn a_loop_of_a_further_worker_is_told_by_the_time_that_its_instance_notes() {
     let own = ThreadClock::of_this_thread().unwrap();
     let other = heartbeat.clone();
     thread::spawn(move || other.measure(Thread::Worker(1))).join().unwrap().unwrap();
+    heartbeat.over(Thread::Worker(1));
     heartbeat.measure(Thread::Worker(2)).unwrap();
     heartbeat.note();
     let begin = own.read().unwrap();
