@@ -1,6 +1,7 @@
 //! The neighbour cache of a router (RFC 4861, section 7.3): entries are probed on use, and deleted when unused.
 
 use std::collections::{HashMap, VecDeque};
+use std::mem;
 
 use segue::time::Nanos;
 
@@ -49,14 +50,17 @@ pub(super) struct Unanswered {
     pub(super) asked: u8,
     /// Number of those that did not count.
     unheard: u8,
+    /// Whether no answer to the last one could have been read.
+    was_unheard: bool,
 }
 
 impl Unanswered {
     /// Counts a further solicitation. Returns whether it is to be sent; otherwise the neighbour has not answered as
-    /// many as it gets. It counts in place of the last one unless `is_heard` says that an answer could have been read,
-    /// or very many had none.
+    /// many as it gets. It counts in place of the last one unless `is_heard` says that an answer can be read, now and at
+    /// the last one, or very many had none.
     pub(super) fn ask_again(&mut self, is_heard: bool) -> bool {
-        if !is_heard && self.unheard < MAX_UNHEARD {
+        let was_unheard = mem::replace(&mut self.was_unheard, !is_heard);
+        if (was_unheard || !is_heard) && self.unheard < MAX_UNHEARD {
             self.unheard += 1;
             return true;
         }
@@ -423,6 +427,13 @@ mod tests {
         assert!(unanswered.ask_again(true));
         let asked = (0..100).take_while(|_| unanswered.ask_again(false)).count();
         assert_eq!(asked, 60 + 1);
+        assert!(!unanswered.ask_again(true));
+    }
+
+    #[test]
+    fn a_neighbour_has_time_to_answer_what_it_was_asked_last_in_a_blockade() {
+        let mut unanswered = Unanswered { asked: 3, ..Unanswered::default() };
+        assert!(unanswered.ask_again(false) && unanswered.ask_again(true));
         assert!(!unanswered.ask_again(true));
     }
 

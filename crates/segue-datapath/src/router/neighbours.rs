@@ -303,14 +303,16 @@ impl Router {
         self.stats[port].questions += u64::from(self.send_frame(port, &frame, MOST_QUERIES));
     }
 
-    /// Sends a frame created by the router on a port. It waits for a blocked one, unless `most` messages or more do.
-    /// Returns whether it was sent or waits: there was a page for it.
+    /// Sends a frame created by the router on a port. It waits for a blocked one, unless `most` messages or more were
+    /// queued since that is blocked: others in the place of those that leave would keep it so. Returns whether it was
+    /// sent or waits: there was a page for it.
     fn send_frame(&mut self, port: usize, bytes: &[u8], most: usize) -> bool {
-        let pages = &mut self.message_pages[port];
-        if self.pair.ends[port].blocked && pages.in_use() >= most {
+        let is_blocked = self.pair.ends[port].blocked;
+        if is_blocked && self.late[port] >= most {
             return false;
         }
-        let Some(page) = page_of(pages, bytes) else { return false };
+        let Some(page) = page_of(&mut self.message_pages[port], bytes) else { return false };
+        self.late[port] += usize::from(is_blocked);
         let mut packet = self.pair.rx.pool.take();
         packet.load(Frag::all(page), Start::Ethernet, &Tunnels::NONE);
         self.pair.ends[port].push(packet, &mut self.pair.rx, &mut self.pair.split_drops[port]);

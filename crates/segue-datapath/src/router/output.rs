@@ -17,6 +17,8 @@ impl Router {
     /// Returns the empty batch, for its memory.
     pub(super) fn route(&mut self, from: u16, batch: Vec<Boxed>, now: Nanos) -> Vec<Boxed> {
         if batch.is_empty() {
+            // What it has made otherwise, such as about a packet that waited.
+            self.route_made(now);
             return batch;
         }
         let batch = self.without_forged(from, batch);

@@ -24,10 +24,13 @@ impl Router {
     /// Receives at most `left` packets from one port and routes them; `left` is reduced by their number. None is read
     /// while the other port, by which most of them leave, is blocked.
     fn receive(&mut self, from: usize, now: Nanos, left: &mut usize) -> io::Result<Polled> {
-        let PortPair { ends, split_drops, rx, .. } = &mut self.pair;
+        let Router { pair: PortPair { ends, split_drops, rx, .. }, late, .. } = self;
         let to = 1 - from;
         if ends[to].blocked {
             ends[to].transmit(rx, &mut split_drops[to])?;
+            if !ends[to].blocked {
+                late[to] = 0;
+            }
         }
         // What the kernel's tables have released may block it too.
         self.transmit()?;

@@ -98,6 +98,8 @@ pub struct Router {
     pub(super) error_pages: PagePool,
     /// Memory for messages to neighbours, by port: each has a page until it is sent.
     pub(super) message_pages: [PagePool; 2],
+    /// Number of messages that were queued for each port since it is blocked.
+    pub(super) late: [usize; 2],
     /// Packets created by the router itself that are still to be routed.
     pub(super) made: Vec<Boxed>,
     pub(super) scratch: Frames,
@@ -191,6 +193,7 @@ impl Router {
             header_pages: PagePool::with_page_len(MOST_HEADERS, MIN_PAGE_LEN),
             error_pages: reply_pages(),
             message_pages: [(); 2].map(|()| reply_pages()),
+            late: [0; 2],
             made: Vec::new(),
             scratch: Frames::default(),
             stats: Default::default(),

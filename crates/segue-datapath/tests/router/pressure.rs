@@ -238,13 +238,35 @@ fn a_neighbour_is_not_given_up_while_a_port_is_blocked() {
         here.rounds(at(6));
         here.left();
         assert_eq!(here.sends(at(6), 64), [(false, OLD)]);
-        // Now silence counts again.
+        // Now silence counts again, after a second for what was asked last.
         here.round(at(7));
-        assert_eq!((leaves_to(&mut here, 8), no_neighbour(&here)), ((false, NEW.to_vec()), 0));
+        here.round(at(8));
+        assert_eq!((leaves_to(&mut here, 9), no_neighbour(&here)), ((false, NEW.to_vec()), 0));
         here.left();
-        here.round(at(9));
+        here.round(at(10));
         // The packet that waited is dropped, and the error about it waits for the other neighbour that was given up.
         assert_eq!((no_neighbour(&here), here.left()), (1, vec![(true, BROADCAST)]));
-        assert_eq!(leaves_to(&mut here, 9), (true, BROADCAST.to_vec()));
+        assert_eq!(leaves_to(&mut here, 10), (true, BROADCAST.to_vec()));
+    });
+}
+
+#[test]
+fn messages_in_the_place_of_those_that_leave_keep_no_packets_out() {
+    in_both_forms(|| {
+        let mut here = Bench::with_nat(1500, Some([198, 18, 2, 100].into()));
+        here.tables(0, &[by_hand(OLD)]);
+        here.wires[1].borrow_mut().room = Some(0);
+        here.give(0, vec![segment(64, 1, 100)]);
+        here.rounds(1);
+        here.give(0, vec![segment(64, 101, 100)]);
+        let asks = || (1..=64).map(asks_for_outside).collect();
+        here.give(1, asks());
+        here.round(2);
+        for round in 3..40 {
+            here.give(1, asks());
+            here.wires[1].borrow_mut().room = Some(8);
+            here.round(round);
+        }
+        assert!(here.wires[0].borrow().waiting.is_empty(), "it is read once the port has been open");
     });
 }
