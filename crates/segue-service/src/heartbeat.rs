@@ -182,9 +182,13 @@ impl Heartbeat {
         number.store((last | WAITS).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Prepares the measurement of the processor time of the calling thread, which is `thread`.
+    /// Prepares the measurement of the processor time of the calling thread, which is `thread`. One whose clock cannot
+    /// be read is not measured.
     pub(crate) fn measure(&self, thread: Thread) -> io::Result<()> {
         let clock = Clock { thread, clock: ThreadClock::of_this_thread()?, round: None };
+        if clock.clock.read().is_none() {
+            return Ok(());
+        }
         let mut clocks = self.clocks.lock().unwrap_or_else(PoisonError::into_inner);
         clocks.retain(|one| one.thread != thread);
         clocks.push(clock);

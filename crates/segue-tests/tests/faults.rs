@@ -437,6 +437,7 @@ fn a_thread_that_follows_the_kernel_is_ended_where_it_hangs_loops_or_gets_no_mem
         scope.spawn(|| {
             end(router.name, "routes", "hang", &|| route("add"));
             end(router.name, "routes", "memory", &|| route("del"));
+            end(router.name, "routes", "loop", &|| route("add"));
         });
         scope.spawn(|| {
             end("sgk", "fastpath", "loop", &|| ());

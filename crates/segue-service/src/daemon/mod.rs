@@ -123,6 +123,8 @@ fn begin(line: &Line, signals: &mut Signals, running: &mut Running) -> Result<bo
 /// signal.
 pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc<dyn Report>) -> Result<(), Error> {
     let Start { watched, is_weak } = start;
+    // What is longer than a file may be is refused then, and ends no process.
+    let _ = sys::fail_at_file_limit();
     let out = &**report;
     sandbox::end_on_faults()?;
     let mut signals = Signals::new().map_err(|error| {

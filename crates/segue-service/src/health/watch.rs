@@ -156,7 +156,11 @@ impl Sources {
             vitals,
         };
         watch.tick();
-        started::spawn("health", move || watch.run())?;
+        started::spawn("health", move || {
+            // The first look, of another thread, may have been its first round.
+            let _ = watch.vitals.heartbeat.measure(Thread::Health);
+            watch.run()
+        })?;
         Ok(health)
     }
 }

@@ -96,6 +96,8 @@ impl Follower {
         let first = self.read()?;
         sender.send(Message::Tables(Box::new(first)));
         started::spawn("routes", move || {
+            // It waits before its first round. Without a clock it still has its wall time.
+            let _ = vitals.heartbeat.measure(Thread::Routes);
             // However the thread ends, the tables are stale afterwards.
             let _ended = Ended(self.faults());
             self.follow(&sender, &vitals);

@@ -313,7 +313,7 @@ impl Service {
             });
             if let Err(error) = set {
                 self.complain(&error);
-                if !self.ends(name) {
+                if !self.ends(name, false) {
                     failed.push(name.clone());
                 }
             }
@@ -397,7 +397,7 @@ impl Service {
         outcome.stopped.retain(|name| !outcome.tunnels.added.contains(name));
         // An instance that is about to end is restarted with the configuration.
         for (name, error) in silent {
-            if self.ends(&name) {
+            if self.ends(&name, false) {
                 outcome.knobs.push(name);
             } else {
                 errors.push(error);
@@ -456,14 +456,14 @@ impl Service {
         self.instances.iter().any(|old| old.spec.name == name && is(&old.spec))
     }
 
-    /// Returns whether the instance has ended by itself or does so shortly.
-    pub(super) fn ends(&mut self, name: &str) -> bool {
+    /// Returns whether the instance has ended by itself or does so shortly. One that may be well gets no time for its
+    /// interfaces.
+    pub(super) fn ends(&mut self, name: &str, may_be_well: bool) -> bool {
         let begin = Instant::now();
         loop {
             let Some(old) = self.instances.iter().find(|old| old.spec.name == name && old.runs()) else { return true };
-            // One that is well has nothing to close.
-            let is_down = matches!(old.state(), Some(State::IsDown(_)));
-            let members = if is_down { u32::try_from(old.spec.members()).unwrap_or(u32::MAX) } else { 0 };
+            let closes = !may_be_well || matches!(old.state(), Some(State::IsDown(_)));
+            let members = if closes { u32::try_from(old.spec.members()).unwrap_or(u32::MAX) } else { 0 };
             let left = (begin + PARTING + STOP_EACH * members).saturating_duration_since(Instant::now());
             if left.is_zero() || self.stop {
                 return false;

@@ -461,8 +461,6 @@ impl Service {
                 // The processes of each may take a moment to end.
                 self.notify.keep_alive();
                 ended.push((at, error));
-                // It is started again before the next one is read.
-                break;
             }
         }
         if ready.first().is_some_and(|ready| *ready) {

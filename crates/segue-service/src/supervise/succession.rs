@@ -16,15 +16,16 @@ use crate::closing::Closing;
 use crate::control_server::{forget_next, take_name};
 use crate::handover::Ports;
 
-/// Longest wait for a successor once the process before it has ended.
-const ALONE: Duration = Duration::from_secs(2);
+/// Longest wait for a successor once the process before it has ended. What it reads first may take four seconds where
+/// the kernel lacks memory.
+const ALONE: Duration = Duration::from_secs(5);
 
 impl Service {
     /// Returns whether the instance that was to be replaced has ended by itself or does so shortly; otherwise
-    /// it continues.
-    fn ends_instead(&mut self, at: usize) -> bool {
+    /// it continues, as one that `may_be_well` mostly does.
+    fn ends_instead(&mut self, at: usize, may_be_well: bool) -> bool {
         let name = self.instances[at].spec.name.clone();
-        let ends = self.ends(&name);
+        let ends = self.ends(&name, may_be_well);
         self.instances[at].is_replaced = ends;
         ends
     }
@@ -103,7 +104,7 @@ impl Service {
         let asked = carried(old, spec).and_then(|assignments| Ok((assignments, old.ports()?)));
         let (assignments, mut ports) = match asked {
             Ok(asked) => asked,
-            Err(error) if !self.ends_instead(at) => return Err(error),
+            Err(error) if !self.ends_instead(at, false) => return Err(error),
             Err(_) => return self.start_instead(at, spec, false).map(|()| false),
         };
         ports.interfaces.retain(|(name, _)| shared.contains(name));
@@ -123,7 +124,7 @@ impl Service {
             self.instances.drain(last..).for_each(|successor| end(successor, &*self.out, &mut self.notify));
             forget_next(&spec.name);
             // The instance that was taken over may have been about to end.
-            let ends = self.ends_instead(at);
+            let ends = self.ends_instead(at, true);
             return if ends { self.start_instead(at, spec, false).map(|()| false) } else { Err(error) };
         }
         // Both processes exist; the old one sends its last packets, and then the new one begins.
