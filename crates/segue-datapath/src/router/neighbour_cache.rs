@@ -56,11 +56,11 @@ pub(super) struct Unanswered {
 
 impl Unanswered {
     /// Counts a further solicitation. Returns whether it is to be sent; otherwise the neighbour has not answered as
-    /// many as it gets. It counts in place of the last one unless `is_heard` says that an answer can be read, now and at
-    /// the last one, or very many had none.
-    pub(super) fn ask_again(&mut self, is_heard: bool) -> bool {
-        let was_unheard = mem::replace(&mut self.was_unheard, !is_heard);
-        if (was_unheard || !is_heard) && self.unheard < MAX_UNHEARD {
+    /// many as it gets. It counts in place of the last one unless `can_hear` says that an answer can be read, now and
+    /// at the last one, or very many had none.
+    pub(super) fn ask_again(&mut self, can_hear: bool) -> bool {
+        let was_unheard = mem::replace(&mut self.was_unheard, !can_hear);
+        if (was_unheard || !can_hear) && self.unheard < MAX_UNHEARD {
             self.unheard += 1;
             return true;
         }
@@ -307,11 +307,11 @@ impl NeighbourCache {
     }
 
     /// Appends the neighbours to solicit, with their link addresses, to `solicit`, and the deleted entries to `gone`.
-    /// `is_heard` as in [`Unanswered::ask_again`].
+    /// `can_hear` as in [`Unanswered::ask_again`].
     pub(super) fn due(
         &mut self,
         now: Nanos,
-        is_heard: bool,
+        can_hear: bool,
         solicit: &mut Vec<(Hop, Option<[u8; 6]>)>,
         gone: &mut Vec<Hop>,
     ) {
@@ -320,7 +320,7 @@ impl NeighbourCache {
             let Some(entry) = self.learned.get_mut(&hop).filter(|entry| entry.number == number) else { continue };
             entry.is_queued = false;
             let Some(unanswered) = &mut entry.probes_sent else { continue };
-            if unanswered.ask_again(is_heard) {
+            if unanswered.ask_again(can_hear) {
                 entry.is_queued = true;
                 self.probes.push_back((Nanos(now.0 + RETRANS_TIMER), number, hop));
                 solicit.push((hop, Some(entry.mac)));

@@ -33,7 +33,7 @@ const CONFLICT_SHOWN: u64 = 120_000_000_000;
 /// Number of messages that wait for a blocked port, behind the packets in front of them, from which on there are no
 /// more queries for neighbours.
 const MOST_QUERIES: usize = 32;
-/// The same for answers and announcements, to which queries leave room.
+/// Number of those from which on there are no more answers and announcements, to which queries leave room.
 const MOST_ANSWERS: usize = 2 * MOST_QUERIES;
 
 const _: () = assert!(HERE as usize + 1 == PORTS, "the router itself is the last port of the limits");

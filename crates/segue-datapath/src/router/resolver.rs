@@ -240,13 +240,13 @@ impl Resolver {
         self.waiting.is_empty() && self.cache.is_idle()
     }
 
-    /// Returns what is due; `is_heard` says whether the neighbours' answers could be read.
-    pub(super) fn due(&mut self, now: Nanos, is_heard: bool) -> TimerActions {
+    /// Returns what is due; `can_hear` says whether the neighbours' answers could be read.
+    pub(super) fn due(&mut self, now: Nanos, can_hear: bool) -> TimerActions {
         self.limits.forget_old(now);
         let mut due = TimerActions::default();
         let mut silent = Vec::new();
         for (hop, waiting) in self.waiting.iter_mut().filter(|(_, waiting)| waiting.is_asked() && waiting.next <= now) {
-            if !waiting.unanswered.ask_again(is_heard) {
+            if !waiting.unanswered.ask_again(can_hear) {
                 silent.push(*hop);
                 continue;
             }
@@ -266,7 +266,7 @@ impl Resolver {
                 due.solicit.push((hop, None));
             }
         }
-        self.cache.due(now, is_heard, &mut due.solicit, &mut due.gone);
+        self.cache.due(now, can_hear, &mut due.solicit, &mut due.gone);
         due
     }
 }

@@ -259,11 +259,11 @@ fn messages_in_the_place_of_those_that_leave_keep_no_packets_out() {
         here.give(0, vec![segment(64, 1, 100)]);
         here.rounds(1);
         here.give(0, vec![segment(64, 101, 100)]);
-        let asks = || (1..=64).map(asks_for_outside).collect();
-        here.give(1, asks());
+        let requests = || (1..=64).map(asks_for_outside).collect();
+        here.give(1, requests());
         here.round(2);
         for round in 3..40 {
-            here.give(1, asks());
+            here.give(1, requests());
             here.wires[1].borrow_mut().room = Some(8);
             here.round(round);
         }

@@ -36,8 +36,8 @@ pub fn with_umask<T>(mask: u32, make: impl FnOnce() -> T) -> T {
     made
 }
 
-/// Creates an empty anonymous file in memory (memfd_create(2)), which cannot be executed from Linux 6.3 on, since a host
-/// may ask for that (`vm.memfd_noexec`); `name` is shown in `/proc`.
+/// Creates an empty anonymous file in memory (memfd_create(2)), which cannot be executed from Linux 6.3 on, since a
+/// host may ask for that (`vm.memfd_noexec`); `name` is shown in `/proc`.
 pub fn memory_file(name: &CStr) -> io::Result<File> {
     // SAFETY: the name ends with a zero, and outlives the call.
     let make = |flags| check(unsafe { libc::memfd_create(name.as_ptr(), flags) });
