@@ -185,8 +185,8 @@ fn a_tunnel_whose_port_another_one_got_in_its_pause_joins_that() {
     let tunnels = table("blue", "198.18.0.2", 6080, 1) + &table("green", "peer.invalid", 6080, 2);
     let near = Near::start(&ground.a, &ground.program, LOCAL, &tunnels);
     near.await_absent("green", "cannot find the address of `peer.invalid`");
-    // The pause after the last fault is 8 s, of which all but the last 3 are for another tunnel.
-    for _ in 0..7 {
+    // The pause after the last fault is 16 s, of which all but the last 3 are for another tunnel.
+    for _ in 0..8 {
         let pid = until("blue is not started again", || near.pid("blue"));
         sys::signal(u32::try_from(pid).expect("a process id"), libc::SIGKILL).expect("a signal");
         until("blue has not ended", || (near.pid("blue") != Some(pid)).then_some(()));

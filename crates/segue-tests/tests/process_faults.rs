@@ -68,7 +68,9 @@ fn a_start_in_which_one_tunnel_was_up_does_not_end_where_another_one_fails() {
         let stat: Value = serde_json::from_slice(&output.stdout).ok()?;
         stat["instances"][0]["pid"].as_u64().filter(|pid| *pid != 0).map(|pid| pid as u32)
     };
-    let first = until("sg1 is not up", &pid);
+    // The service knows it, too.
+    until("sg1 is not up", || service.stderr().contains("sg1 is up").then_some(()));
+    let first = until("sg1 has no process", &pid);
     sys::signal(first, libc::SIGKILL).unwrap();
     until("sg1 has not ended", || (pid() != Some(first)).then_some(()));
     fs::write(&peers, "no peers").unwrap();

@@ -30,8 +30,8 @@ const ANNOUNCE_AGAIN: u64 = 2_000_000_000;
 const DEFEND_INTERVAL: u64 = 10_000_000_000;
 /// Time for which another host with the outside address is shown after its last message, nanoseconds.
 const CONFLICT_SHOWN: u64 = 120_000_000_000;
-/// Number of messages that wait for a blocked port, behind the packets in front of them, from which on there are no
-/// more queries for neighbours.
+/// Number of messages queued for a port since it is blocked, behind the packets in front of them, from which on there
+/// are no more queries for neighbours.
 const MOST_QUERIES: usize = 32;
 /// Number of those from which on there are no more answers and announcements, to which queries leave room.
 const MOST_ANSWERS: usize = 2 * MOST_QUERIES;
