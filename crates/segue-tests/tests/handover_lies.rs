@@ -167,10 +167,18 @@ impl Scene {
     /// end of the reload.
     #[track_caller]
     fn reload(&self, ttl: u8, line: &Line, answer: &[Message]) -> Vec<Value> {
+        let seen = self.offer(ttl, line, answer);
+        self.outcome(seen)
+    }
+
+    /// Requests a reload like [`Scene::request`], and has the line's worker give `answer`. Returns the number of events
+    /// before.
+    #[track_caller]
+    fn offer(&self, ttl: u8, line: &Line, answer: &[Message]) -> usize {
         let seen = self.request(ttl);
         line.request().expect("a request");
         say(line, answer);
-        self.outcome(seen)
+        seen
     }
 
     /// Waits until some more datagrams have passed through `sg3`, all of which arrive in order.
@@ -367,9 +375,7 @@ fn a_worker_that_changes_its_ports_after_it_has_handed_them_over_leaves_no_dead_
         let (open, before) = (scene.open(), scene.pid("sg3"));
         // It does not end before the deed.
         let Some(held) = scene.hold(test_name!(), "sg1") else { return };
-        let seen = scene.request(ttl);
-        line.request().expect("a request");
-        say(&line, &honest);
+        let seen = scene.offer(ttl, &line, &honest);
         scene.await_successor(seen);
         deed(&scene, &honest);
         // What is made anew needs the end of the ports.
@@ -434,9 +440,7 @@ fn a_successor_that_ends_before_it_begins_is_replaced_at_once() {
     line.silence().expect("the worker reads");
     let (open, others) = (scene.open(), children(scene.near.id()));
     let Some(held) = scene.hold(test_name!(), "sg1") else { return };
-    let seen = scene.request(9);
-    line.request().expect("a request");
-    say(&line, &honest);
+    let seen = scene.offer(9, &line, &honest);
     drop(honest);
     scene.await_successor(seen);
     let successor = children(scene.near.id()).into_iter().find(|child| !others.contains(child)).expect("a process");
@@ -448,8 +452,7 @@ fn a_successor_that_ends_before_it_begins_is_replaced_at_once() {
     assert!(scene.reaches(), "{}", scene.near.last_words());
     assert!(begin.elapsed() < LATE / 2, "{:?} until packets pass", begin.elapsed());
     println!("packets pass {} ms after the end of the one before", begin.elapsed().as_millis());
-    let events = scene.outcome(seen);
-    println!("{:?}", events.last());
+    assert_refused("a successor that ended", &scene.outcome(seen), "sg1 has ended");
     scene.pass();
     drop(line);
     scene.leaks_nothing("a successor that ended", open);
@@ -464,9 +467,7 @@ fn a_worker_that_does_not_end_in_a_handover_has_ended_before_its_successor_begin
     line.silence().expect("the worker reads");
     let worker = scene.pid("sg1");
     let Some(held) = scene.hold(test_name!(), "sg1") else { return };
-    let seen = scene.request(9);
-    line.request().expect("a request");
-    say(&line, &honest);
+    let seen = scene.offer(9, &line, &honest);
     drop((honest, line));
     let is_up = |event: &Value| event["event"] == "up" && event["instance_name"] == "sg1";
     until("the successor does not begin", || scene.events().split_off(seen).iter().any(is_up).then_some(()));
